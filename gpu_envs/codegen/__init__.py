@@ -39,7 +39,7 @@ def layout_of(
 
 
 def generate(layout: Layout, module: str) -> Program:
-    """Return the program of ``module``, one of ``layout.modules``: C++ source, argument structs and launch grid."""
+    """Return the program of ``module``, from ``layout.modules``: C++ source, argument structs and launch grid."""
     if isinstance(layout, TeamLayout):
         return team_source.generate(layout, module)
     assert isinstance(layout, SingleLayout)

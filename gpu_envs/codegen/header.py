@@ -39,7 +39,7 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
 
 
 def _optional_functions(spec: Spec) -> Iterator[tuple[str, str, bool, str, str]]:
-    """Yield optional functions: name, pattern, whether and why required, setting that allows it (empty: no check)."""
+    """Yield each optional function: name, regex, whether required, why, and the setting that allows it or ``""``."""
     hint = "action_mask=True (or action_mask=False, which disables masks)" if spec.action_mask is None else ""
     yield "allow", r"\bvoid\s+allow\s*\(", spec.masked, "action_mask=True", hint
     metrics = f"metrics names {', '.join(spec.metrics)}"

@@ -62,7 +62,7 @@ def parts_of(space: gymnasium.Space[Any], env_id: str) -> tuple[Part, ...]:
 
 
 def _check_box(space: gymnasium.Space[Any], label: str) -> gymnasium.spaces.Box:
-    """Return the space; raise a ValueError unless it is a Box with elements of one of the ``ELEMENT_TYPES``."""
+    """Return the space; raise a ValueError unless it is a non-empty Box of float32, uint8 or int32."""
     if isinstance(space, gymnasium.spaces.Box) and str(space.dtype) in ELEMENT_TYPES and math.prod(space.shape) > 0:
         return space
     raise ValueError(
@@ -93,7 +93,7 @@ def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
 
 
 def observation_members(parts: tuple[Part, ...]) -> tuple[list[MemberDeclaration], list[MemberDeclaration]]:
-    """Return members of argument structs: observations, and final ones (``internal_final_obs``: the driver's)."""
+    """Return the members of argument structs for observations, and the members for final observations."""
     if is_staged(parts):
         return [("float*", "observations")], [("float*", "final_obs")]
     if not parts[0].key:
@@ -103,7 +103,7 @@ def observation_members(parts: tuple[Part, ...]) -> tuple[list[MemberDeclaration
 
 
 def observation_rows(parts: tuple[Part, ...]) -> str:
-    """Generate the functions for the rows of replica ``i``, and the one that zeroes ``internal_final_obs``."""
+    """Generate C++ functions that return replica ``i``'s observation or final one, or zero ``internal_final_obs``."""
 
     def rows(name: str) -> str:
         places = [f'{{{_row(parts, k, name)}, {p.size}, "{p.key or "the observation"}"}}' for k, p in enumerate(parts)]

@@ -32,7 +32,7 @@ def selection(values: Sequence[object], index: str) -> str:
 
 
 def check_mask_entries(space: gymnasium.Space[Any], spec_id: str, owner: str = "") -> int:
-    """Return the entries of an action space's mask; raise a ValueError, with ``owner``, if it can have none."""
+    """Return the length of an action space's mask; raise a ValueError, which names ``owner``, if it can have none."""
     if entries := mask_entries(space):
         return entries
     advice = "masks are for Discrete and MultiDiscrete actions; give action_mask=False"

@@ -157,7 +157,6 @@ class SingleLayout(Layout):
 
     @property
     def snapshot_buffers(self) -> Mapping[str, str]:
-        """Buffers of a snapshot besides the state."""
         names = ["elapsed", "offset", "ended", "finished", "episodes", "seeds"]
         if self.config.statistics:
             names += ["running_return", "episode_return", "episode_length"]

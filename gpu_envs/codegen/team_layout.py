@@ -177,7 +177,6 @@ class TeamLayout(Layout):
 
     @property
     def snapshot_buffers(self) -> Mapping[str, str]:
-        """Buffers of a snapshot besides the state, by name in the snapshot."""
         same = ("just_left", "offset", "finished", "seeds", "episodes")
         buffers = {name: name for name in same} | {"over": "ended", "layout_seed": "shared_seed"}
         if self.config.statistics:

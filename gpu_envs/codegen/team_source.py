@@ -127,7 +127,7 @@ def _append_params(layout: TeamLayout) -> str:
 
 
 def _team_headers(config: SimulationConfig) -> list[tuple[str, str]]:
-    """Return the headers that phases need; in a checked build others, in which rows know their lengths."""
+    """Return the headers that phases need; a checked build's headers check the lengths of rows."""
     team = headers("drivers/team.cuh")
     if not config.checked:
         return [*team, *headers("drivers/sums.cuh")]
@@ -237,7 +237,7 @@ def _constants(layout: TeamLayout) -> str:
 
 
 def _by_role(name: str, values: Sequence[object]) -> str:
-    """Generate a C++ function from a role's number to one of ``values``."""
+    """Generate a C++ function that returns the value of a role, given the role's number."""
     return f"FN constexpr int {name}([[maybe_unused]] int role) {{ return {selection(values, 'role')}; }}"
 
 

@@ -190,7 +190,7 @@ class _CopyCode:
         ]
 
     def _array_copy_function(self, name: str, lines: list[str]) -> list[str]:
-        """Return the C++ lines of the method ``name_arrays``, in which all threads of the team copy arrays."""
+        """Return the C++ lines of the method ``name_arrays``, which copies arrays with all threads of the team."""
         return [
             f"    FN void {name}_arrays([[maybe_unused]] const Team& team, [[maybe_unused]] const Buffers& buffers) {{",
             *(["        if (!team.here) return;"] if lines else []),

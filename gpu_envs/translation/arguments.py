@@ -193,7 +193,7 @@ class Arguments(Record):
 
 
 def _indexed(sizes: Sequence[int], cpp_type: str = "") -> str:
-    """Return the format of an element in C++, of array and indices; one of a ``SMALL`` type is converted to int."""
+    """Return the C++ format of an array's element, from array and indices; ``SMALL`` types are converted to int."""
     form = "{0}[{1}]" if len(sizes) == 1 else f"{{0}}({', '.join(f'{{{n + 1}}}' for n in range(len(sizes)))})"
     return f"int({form})" if cpp_type in SMALL else form
 

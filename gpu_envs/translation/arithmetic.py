@@ -50,7 +50,7 @@ TRUNCATED = "python::truncated"
 
 
 def number_type(expr: Expr) -> Number:
-    """Return the numeric type of an expression; refuse one that is not a number, or that rules must not read."""
+    """Return the numeric type of an expression; refuse other types, and places that rules must not read."""
     if write_only(expr):
         raise RefusedError("observations are write-only", "Compute the value in a local variable", expr.at)
     if isinstance(expr.kind, Number):

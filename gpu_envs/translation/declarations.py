@@ -59,7 +59,7 @@ class _Declarations:
         self.assignments = assignments
 
     def block(self, block: Block, variables: Sequence[tree.Variable]) -> Block:
-        """Return the statements of a block that declares these variables, itself or in its inner blocks."""
+        """Return a block with declarations of these variables, each in the innermost block that has all its uses."""
         result: list[tree.Stmt] = []
         uses = [_used_within((stmt,)) for stmt in block]
         use_counts = collections.Counter(variable for used in uses for variable in used)

@@ -56,7 +56,7 @@ class FunctionReader(Statements):
         return tree.Parameter(tree.Variable(name, cpp), kind, cpp_type, default)
 
     def body(self, parameters: Sequence[tree.Parameter], result: Type | None, is_phased: bool | None) -> Block:
-        """Read the body, again until its variables' types no longer change; refuse an end without the ``result``."""
+        """Return the body, read again until its variables' types no longer change; refuse an end without ``result``."""
         source, self.result, self.is_phased = self.source, result, is_phased
         self.arguments = {p.variable.name: tree.Local(p.kind, p.variable) for p in parameters}
         scope = scope_of(0, source.tree.body, lambda loop: bool(self.method_of(loop)))
@@ -146,7 +146,7 @@ def _refuse_changes(name: str, body: Block, read_only: frozenset[str]) -> None:
 
 
 def translate_helper(unit: Unit, source: FunctionSource, cpp: str) -> tree.Function:
-    """Translate a function that rules call, whose arguments and result all need annotations; add it to the unit."""
+    """Translate a function that rules call, with the types of its annotations, and add it to the unit."""
     type_names = source.annotations
     allowed = {**NUMBERS, **{name: kind for name, kind in unit.arguments.all.items() if name in CPP_PARAMETERS}}
     used: set[str] = set()

@@ -51,7 +51,7 @@ class _Order:
         return tuple(result)
 
     def statement(self, stmt: tree.Stmt) -> list[tree.Stmt]:
-        """Return the statements that replace one; those that must run before it are added to ``before``."""
+        """Return the statements that replace ``stmt``; add the statements that must run first to ``before``."""
         match stmt:
             case tree.Assign(op=None):
                 return self.assign(stmt)
@@ -149,7 +149,7 @@ class _Order:
         return self.to_temporary(expr)
 
     def sequence(self, exprs: Sequence[Expr]) -> list[Expr]:
-        """Return expressions evaluated in order; those that a later one changes become temporaries."""
+        """Return expressions evaluated in order; a value that a later expression changes becomes a temporary."""
         result: list[Expr] = []
         for expr in exprs:
             mark = len(self.before)

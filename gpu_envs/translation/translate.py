@@ -142,7 +142,7 @@ def _translate_entry(unit: Unit, spec: Spec, name: str, source: FunctionSource, 
 
 
 def _lines_of(parts: Iterable[tuple[str, list[SourceLine]]]) -> Iterable[str]:
-    """Yield the C++ of files' lines, with ``#line`` directives for the author's lines in compiler messages."""
+    """Yield the C++ of (file, lines), with ``#line`` directives that give compiler messages the author's lines."""
     for file, lines in parts:
         name, number = file.replace("\\", "\\\\").replace('"', '\\"'), 0
         for line in lines:

@@ -89,7 +89,7 @@ LIST = "list"
 
 
 def wider(left: Type, right: Type) -> Type:
-    """Return the one of two types that holds values of both; refuse unlike types."""
+    """Return the wider of two types, which can hold values of both; refuse unlike types."""
     if isinstance(left, Number) and isinstance(right, Number):
         return left if left.width >= right.width else right
     if isinstance(left, Array) and isinstance(right, Array) and (left.cpp, left.sizes) == (LIST, right.sizes):

@@ -125,7 +125,7 @@ def storage_type(place: Expr) -> str:
 
 
 def field_of(place: Expr) -> tuple[str, str]:
-    """Return the struct that a place belongs to, such as ``World``, and its field; empty strings for a variable.
+    """Return the argument that a write to a place changes, such as ``World``, or ``""``, and the name of its field.
 
     Metrics get the prefix ``metrics.``, as a field of the state may have the same name.
     """

@@ -11,7 +11,7 @@ from gpu_envs.translation.types import Array, Struct
 
 
 def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
-    """Refuse a reset that does not set every field, or in a single agent's rules a scalar field on every path."""
+    """Refuse a reset that leaves out a field of the state; for a single agent, a scalar field on any path."""
     assert isinstance(spec, EnvSpec | TeamSpec)
     agent_fields = {**spec.state, **spec.role_state} if isinstance(spec, TeamSpec) else {}
     fields = spec.typed_state if isinstance(spec, EnvSpec) else {**agent_fields, **spec.shared}
@@ -35,7 +35,7 @@ def check_reset(arguments: Arguments, spec: Spec, rules: Function) -> None:
 
 
 def check_measure(spec: Spec, rules: Function) -> None:
-    """Refuse a measure that does not set every metric, or in a single agent's rules on every path."""
+    """Refuse a measure that leaves out a metric; for a single agent, on any path."""
     places = [f"metrics.{name}" for name in spec.metrics]
     missing = [place for place in places if place not in rules.effects.fields]
     suffix = ""

@@ -109,7 +109,7 @@ class IndexFacts(Record):
         return Span(loop, factor, low, high)
 
     def _stays_inside(self, place: tree.Element, index: _Affine) -> bool:
-        """Whether no iteration's index exceeds the array: the phase's constant number of iterations may be smaller."""
+        """Whether all iterations of a phase, whose number is a constant, index inside the array."""
         count, array = self.counts.get(index.loop) if index.loop else None, place.of.kind
         if count is None or index.offset is None or not isinstance(array, Array):
             return False

@@ -116,7 +116,7 @@ class _AccessCollector:
             self.record(expr, "read", facts)
 
     def record(self, place: Expr, mode: str, facts: IndexFacts, constant: Any = None) -> None:
-        """Record an access to a place, unless it is neither a field of the world nor a metric."""
+        """Record an access to a field of the world or metric, ignore other places; ``constant``: the value written."""
         owner, name = field_of(place)
         if owner in ("World", "Metrics"):
             field = place.of if isinstance(place, tree.Element) else place
@@ -143,7 +143,7 @@ class _AccessCollector:
     # --- races ---
 
     def refuse_write(self, access: Access, node: ast.AST | None, stmt: tree.ParallelLoop) -> None:
-        """Refuse a write by which several iterations of a phase may write the same element."""
+        """Refuse a write if several iterations of the phase ``stmt`` may write the same element."""
         loop, *column = stmt.variables
         field, name, span = access.field, loop.name, access.span
         if span is not None and span.loop == loop and span.is_apart_from(span):

@@ -195,7 +195,7 @@ class Assignments(Expressions):
 
 
 def convert_to_place(place: Expr, value: Expr) -> Expr:
-    """Return a value converted to the type of a field or element; refuse one that does not fit."""
+    """Return a value converted to the type of a field or element; refuse a wider type, or a byte out of range."""
     assert isinstance(place.kind, Number)
     stored = storage_type(place)
     name = ast.unparse(place.at) if place.at is not None else "it"

@@ -102,6 +102,7 @@ class Calls(Reader):
     # --- methods ---
 
     def _method(self, node: ast.Call, owner: Expr, type_name: str, name: str) -> Expr:
+        """Read a method call that returns a number or a generator; refuse loops, reductions and unknown methods."""
         if type_name == "Random":
             return self._draw(node, owner, name)
         if type_name == "Team" and name in ("random", "shared_random"):
@@ -120,6 +121,7 @@ class Calls(Reader):
         raise RefusedError(f"the {type_name} has no method {name!r}{suggestion}".rstrip("."))
 
     def _draw(self, node: ast.Call, owner: Expr, name: str) -> Expr:
+        """Read a call of a generator's method, such as ``random.uniform(a, b)``; refuse an unknown method."""
         if name not in DRAWS:
             if name in RANDOM_REPLACEMENTS:
                 raise RefusedError(f"rules have no random.{name}", f"Write {RANDOM_REPLACEMENTS[name]}")

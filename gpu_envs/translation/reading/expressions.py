@@ -201,7 +201,7 @@ class Expressions(Calls):
         return self._global(name)
 
     def _global(self, name: str) -> Expr:
-        """Return a module's, builtin or spec constant of this name; refuse an unknown name."""
+        """Return the constant that a name means in the module, builtins or spec; refuse an unknown name."""
         spec_constants = self.unit.arguments.spec_constants
         try:
             value = self.source.find(name)
@@ -218,7 +218,7 @@ class Expressions(Calls):
         return self._value(value)
 
     def _value(self, value: Any) -> Expr:
-        """Return the constant for a Python value; ``AGENTS`` and the like get the spec's value."""
+        """Return the constant for a Python value; the spec gives the values of constants such as ``AGENTS``."""
         if isinstance(value, rules.Constant):
             spec_constants = self.unit.arguments.spec_constants
             if value.name not in spec_constants:

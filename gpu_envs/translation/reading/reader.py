@@ -130,7 +130,7 @@ class Reader(abc.ABC):
         self.temporaries = 0
 
     def enter_phase(self, problem: str, hint: str) -> None:
-        """Refuse a phase, with this message, where none is allowed; an undecided function becomes one with phases."""
+        """Refuse a phase, with this message, where none is allowed; an undecided function gets phases."""
         if not self.between_phases:
             if self.is_phased is not None or len(self.scopes) > 1:
                 raise RefusedError(problem, hint)
