@@ -9,7 +9,6 @@ constexpr float NORM_MARGIN = 1e-6f;  // keeps the quotient finite if the gradie
 // 1 - beta^steps, in float64: it is small in the first steps, where its rounding error would scale the step.
 FN double bias_correction(double log_beta, i64 steps) { return 1.0 - exp(double(steps) * log_beta); }
 
-// Factors that depend on the number of steps.
 struct Rates { float step_size, inverse_root_correction; };
 
 template <class Call> FN Rates rates_of(const Call& call, i64 steps) {
@@ -48,7 +47,6 @@ template <class Call> FN void write_outcome(const Call& call, const Outcome& out
     }
 }
 
-// The inputs of a parameter's step.
 struct Moments { float gradient, mean, square, weight; };
 
 template <class Call> FN Moments moments_of(const Call& call, Index i) {

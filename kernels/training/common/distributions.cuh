@@ -41,8 +41,6 @@ FN float logarithm(float x)            { return log(x); }
 FN float quotient_of(float a, float b) { return a / b; }
 #endif
 
-// --- rows of parameters ---
-
 constexpr bool BY_WARPS     = ON_GPU && SHARES > 1;
 constexpr bool STAGED       = !ON_GPU || BY_WARPS || ROW_STRIDE > 0;
 constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float));
@@ -58,10 +56,9 @@ constexpr int  STAGED_BYTES = ON_GPU ? 0 : PARAMETERS * LANES * int(sizeof(float
         }                                                                                      \
     }
 
-// The distribution parameters of a tile's rows. Their gradients overwrite them: a parameter may be read until its
-// gradient is set. On a GPU a warp copies its rows to shared memory and back in coalesced lines. If each thread has a
-// row, the stride is odd, so that the threads' accesses fall in different banks. Long rows of few elements, and very
-// long rows, are read from global memory. A CPU transposes its rows, so that loops over lanes vectorise.
+// The distribution parameters of a tile's rows, overwritten by their gradients. On a GPU a warp copies rows to shared
+// memory and back in coalesced lines; with a row per thread the stride is odd, without bank conflicts. Long rows of few
+// elements, and very long rows, stay in global memory. A CPU transposes rows, so that loops over lanes vectorise.
 struct Rows {
     const float* source;
     float*       target;
@@ -162,13 +159,8 @@ struct Rows {
     }
 };
 
-// --- discrete ---
-
-// Loops over few elements are unrolled; with many elements that would take compilers minutes.
-constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;
-
-// Elements are divided into SHARES contiguous shares, one for each thread of a warp.
-constexpr int SHARE = (WIDTH + SHARES - 1) / SHARES;
+constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;  // unrolled: with many elements that would take compilers minutes
+constexpr int SHARE = (WIDTH + SHARES - 1) / SHARES;  // consecutive elements of each thread of a warp
 
 // Log-probability and entropy summed over all elements: first within each share, then over shares, in a fixed order.
 struct Total { float log_prob[LANES], entropy[LANES]; };
@@ -243,8 +235,6 @@ template <class Env> FN void compute_categorical(Categorical& c, const Rows& row
 FN float log_probability(const Categorical& c, const Rows& rows, int j, int k) {
     return (rows.get(j, k) - c.max_logit[k]) - c.log_sum[k];
 }
-
-// --- Gaussian ---
 
 // Log-probability of a sample, from its distance to the mean in standard deviations.
 FN float gaussian_log_probability(float distance, float log_std) {

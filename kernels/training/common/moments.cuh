@@ -11,8 +11,7 @@ static_assert(MOMENTS == 1 + QUANTITIES * SQUARES);
 
 FN constexpr int moment_index(int quantity, Moment moment) { return quantity * SQUARES + moment; }
 
-// Moments of the samples so far (Welford 1962).
-struct Running { float first[LANES], mean[LANES], squares[LANES]; };
+struct Running { float first[LANES], mean[LANES], squares[LANES]; };  // by Welford's method (1962)
 
 FN void reset(Running& r, int k) { r.first[k] = r.mean[k] = r.squares[k] = 0; }
 

@@ -86,7 +86,6 @@ FN float logit_gradient(const LossSamples& samples, const LossCall& call, float 
     return samples.alive[k] ? sum : 0.0f;
 }
 
-// An element's distribution, the choice that was taken, and its log-probability.
 struct TakenChoice { Categorical c; int choice[LANES]; float log_p[LANES]; };
 
 // Sets `taken` to the distribution of element d, and to the choice in each sample's action.

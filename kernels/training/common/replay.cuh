@@ -15,9 +15,8 @@ enum Flags : int { TERMINATED = 1, TRUNCATED = 2, ACTIVE = 4, NEWEST = -1 };
 
 constexpr int MAX_ATTEMPTS = 1024;
 
-// Divides non-negative numbers. Nearly all have 32 bits, for which division is faster.
 FN Index quotient_of(Index number, Index by) {
-    return (number | by) >> 32 == 0 ? Index(u32(number) / u32(by)) : number / by;
+    return (number | by) >> 32 == 0 ? Index(u32(number) / u32(by)) : number / by;  // 32-bit division is faster
 }
 FN Index remainder_of(Index number, Index by) { return number - quotient_of(number, by) * by; }
 

@@ -1,8 +1,7 @@
 // Draws actions from a policy's outputs; each agent of each replica has a row.
 //
 // Random numbers are a function of a key, a 64-bit counter `turn`, and the row: Philox counter (row, turn's low half,
-// turn's high half, SAMPLER << 24 | draw). A draw gives four words, for elements 4 draw to 4 draw + 3 of the action.
-// The numbers do not depend on how rows are split among launches and processes.
+// turn's high half, SAMPLER << 24 | draw). They do not depend on how rows are split among launches and processes.
 
 // Draws four random words per row, for elements 4 draw to 4 draw + 3 of its action.
 template <class Env> FN void draw_bits(u32 (&bits)[4][LANES], const SampleCall& call, int draw, const Env& env) {

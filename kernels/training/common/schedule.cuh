@@ -13,7 +13,7 @@ FN double value_at(const double* points, double progress) {
     }
 }
 
-// Writes all values and increments the update counter. One block.
+// Writes the current values of all schedules and increments the update counter. One block.
 KERNEL_OF_BLOCKS(kernel_schedule, ScheduleCall, THREADS, 1) {
     FOR_EACH_BLOCK(block) {
         const Index  update = minimum(*call.clock, call.last);  // values stay constant after the end

@@ -22,6 +22,9 @@ constexpr int WARP_ROWS = 16;
     UNROLL for (int j = 0; j < (N); ++j) \
         UNROLL for (int q = 0; q < 4; ++q)
 
+// Loops over a thread's two rows of an accumulator, g (h = 0) and g + 8 (h = 1).
+#define FOR_BOTH_ROWS(h) UNROLL for (int h = 0; h < 2; ++h)
+
 FN int warp_lane()                     { return int(threadIdx.x) % WARP; }
 FN u32 shared_address(const void* at) { return u32(__cvta_generic_to_shared(at)); }
 

@@ -180,8 +180,7 @@ template <int STAGES, int BYTES, int READERS> struct Ring {
     u64 full[STAGES];      // mbarriers
     u32 releases[STAGES];  // of each stage, since the start
 
-    // Fills all stages. One thread calls it, before a block barrier; `fill(number)` opens the number's stage and copies
-    // to it, or does nothing after the last number.
+    // Fills all stages. One thread calls it, before a block barrier; fill(number) opens a stage and copies to it.
     template <class Fill> FN void start(const Fill& fill) {
         for (int stage = 0; stage < STAGES; ++stage) {
             init_mbarrier(full + stage);

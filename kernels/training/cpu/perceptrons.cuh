@@ -33,8 +33,8 @@ static_assert(VECTORS % VECTORS_AT_ONCE == 0);
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")
 #endif
-// Computes N lines from `line` on: products of `in` lines with weights. Weights of adjacent outputs are `stride` apart,
-// of adjacent inputs 1; if TRANSPOSED, vice versa.
+// Computes N lines from `line` on: products of `in` lines with weights, plus biases. Weights of adjacent outputs are
+// `stride` apart, of adjacent inputs 1; if TRANSPOSED, vice versa.
 template <int N, bool TRANSPOSED>
 FN void multiply(float* to, const float* from, const float* weights, const float* biases, int line, int in,
                  int stride) {
@@ -72,16 +72,17 @@ NOINLINE void multiply_all(float* to, const float* from, const float* weights, c
     for (; line < out; ++line) multiply<1, TRANSPOSED>(to, from, weights, biases, line, in, stride);
 }
 
-// Transposes a tile's rows, `stride` apart, to lines: line i has input i of every row, then zeros.
+// Transposes a tile's rows, `stride` apart, to `width` lines: line i has element i of each row, then zeros.
 template <class Env>
-FN void to_lines(float* lines, const float* rows, int count, Index stride, const Env& env) {
-    for (int i = 0; i < count; ++i) {
+FN void to_lines(float* lines, const float* rows, int width, Index stride, const Env& env) {
+    for (int i = 0; i < width; ++i) {
         for (int k = 0; k < LANES; ++k) lines[i * LANES + k] = k < env.lanes ? rows[env.index(k) * stride + i] : 0.0f;
     }
 }
 
 template <class Env> FN Index tile_of(const Env& env) { return env.index(0) / LANES; }
 
+// Writes the outputs of all nets, and saves inputs and activations, as lines, for the backward pass.
 KERNEL(kernel_forward, ForwardCall) {
     FOR_EACH_ENV(env, call.rows) {
         alignas(64) float last[OUTPUTS * LANES];
@@ -107,6 +108,7 @@ KERNEL(kernel_forward, ForwardCall) {
     }
 }
 
+// Writes the gradients of all pre-activations, as lines, and of the inputs, from the outputs' gradients.
 KERNEL(kernel_backward, BackwardCall) {
     FOR_EACH_ENV(env, call.rows) {
         const float* const saved = call.saved + tile_of(env) * (LINES * LANES);
@@ -149,7 +151,7 @@ FN float sum_of(const Vector& vector) {
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-// The gradients of N outputs' weights and biases, from `line` on: sums over all rows of gradient times input.
+// Writes the gradients of N outputs' weights and biases, from `line` on: sums over all rows of gradient times input.
 template <int N>
 FN void weight_gradients(float* gradient, float* bias_gradient, const float* grads, const float* inputs, int line,
                          int in, Index tiles) {
@@ -186,7 +188,7 @@ FN void weight_gradients(float* gradient, float* bias_gradient, const float* gra
     }
 }
 
-// Each tile of the launch computes the gradients of a group of UNITS outputs of a layer.
+// Writes the gradients of weights and biases; each tile of the launch computes those of UNITS outputs of a layer.
 KERNEL(kernel_gradient, GradientCall) {
     const Index tiles = (call.rows + LANES - 1) / LANES;
     FOR_EACH_ENV(env, BLOCKS * LANES) {

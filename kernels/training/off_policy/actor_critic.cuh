@@ -1,6 +1,6 @@
 // SAC, TD3 and DDPG, one thread per row of a batch: what lies between the networks' forward and backward passes.
 
-// Actions of the policy, written behind the observations as critics read them.
+// Writes the critics' inputs, observations followed by the policy's actions, and SAC's log-probabilities.
 KERNEL(kernel_actions, ActionsCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE_ALONE(k, env) {
@@ -20,7 +20,7 @@ KERNEL(kernel_actions, ActionsCall) {
     }
 }
 
-// TD targets. The critics' gradient is `curvatures` * Q + `grad_q`: zero for rows without a transition.
+// Writes TD targets as the loss's gradient with respect to Q, `curvatures` * Q + `grad_q`; zero without a transition.
 KERNEL(kernel_td_targets, TdTargetsCall) {
     FOR_EACH_ENV(env, call.rows) {
         const float temperature = temperature_of(call.log_temperature);
@@ -30,8 +30,7 @@ KERNEL(kernel_td_targets, TdTargetsCall) {
             const float  log_prob = STOCHASTIC ? call.log_probs[row] : 0.0f, discount = call.discounts[row];
             const float  target   = td_target(next_q, 1, temperature, log_prob, call.returns[row], discount);
             const bool   valid    = call.valid[row] != 0;
-            UNROLL
-            for (int net = 0; net < NETS; ++net) {
+            FOR_EACH_NET(net, NETS) {
                 call.grad_q[row * NETS + net]     = valid ? -target : 0.0f;
                 call.curvatures[row * NETS + net] = valid ? 1.0f : 0.0f;
             }
@@ -39,14 +38,14 @@ KERNEL(kernel_td_targets, TdTargetsCall) {
     }
 }
 
+// Writes each row's critic loss, half the squared TD errors, and whether it has a transition.
 KERNEL(kernel_critic_losses, CriticLossesCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE(k, env) {
             const Index row   = env.index(k);
             const bool  valid = call.valid[row] != 0;
             float       loss  = 0;
-            UNROLL
-            for (int net = 0; net < NETS; ++net) {
+            FOR_EACH_NET(net, NETS) {
                 const float error = valid ? call.q_values[row * NETS + net] + call.grad_q[row * NETS + net] : 0.0f;
                 loss += 0.5f * error * error;
             }
@@ -56,8 +55,8 @@ KERNEL(kernel_critic_losses, CriticLossesCall) {
     }
 }
 
-// Gradients of the actor's loss with respect to its outputs, from those of the Q-values with respect to the actions; and of
-// the temperature's loss with respect to its logarithm.
+// Writes each row's actor loss, its gradients with respect to the actor's outputs, from the Q-values' gradients with
+// respect to the actions, and SAC's gradient of the temperature's loss with respect to its logarithm.
 KERNEL(kernel_actor_losses, ActorLossesCall) {
     FOR_EACH_ENV(env, call.rows) {
         const float temperature = temperature_of(call.log_temperature);

@@ -1,9 +1,11 @@
 // SAC, TD3 and DDPG for one row of a batch: actions from the actor's outputs, TD targets, and gradients of the losses.
 // Actions are scaled so that the bounds are -1 and 1.
 //
-// Generated before it: FEATURES, WIDTH (elements of an action), NETS (critics), STOCHASTIC (SAC's squashed Gaussian, with
-// WIDTH means and WIDTH log standard deviations as outputs; otherwise WIDTH outputs), and indices of sums over rows:
-// POLICY_LOSS, VALUE_LOSS, ENTROPY, ALIVE.
+// Generated before it: FEATURES, WIDTH (elements of an action), NETS (critics), STOCHASTIC (SAC's squashed Gaussian:
+// outputs are WIDTH means and WIDTH log standard deviations; otherwise WIDTH outputs), and indices of sums over rows.
+
+// Loops over networks; unrolled, as arrays that a variable indexes would be in local memory.
+#define FOR_EACH_NET(net, count) UNROLL for (int net = 0; net < (count); ++net)
 
 constexpr int   OUTPUTS = (STOCHASTIC ? 2 : 1) * WIDTH, INPUTS = FEATURES + WIDTH;
 constexpr int   LOG_STD = STOCHASTIC ? WIDTH : 0;  // index of the first log standard deviation
@@ -16,8 +18,8 @@ FN float clipped_log_std(const float* outputs, Index row, int d) {
     return clip(outputs[row * OUTPUTS + LOG_STD + d], MIN_LOG_STD, MAX_LOG_STD);
 }
 
-// Element d of the action. STOCHASTIC: the tanh of a normal number; adds its log-probability to `log_prob`. Otherwise:
-// the tanh of the mean, plus noise of at most `noise_limit`.
+// Element d of a row's action. STOCHASTIC: tanh of a normal sample; adds its log-probability to `log_prob`. Otherwise:
+// tanh of the output, plus noise of at most `noise_limit`.
 FN float action_element(const float* outputs, const float* normal, Index row, int d, float noise, float noise_limit,
                         float& log_prob) {
     const float mean = outputs[row * OUTPUTS + d];
@@ -44,6 +46,7 @@ FN int lowest_critic(const float* q_values, Index stride) {
     return lowest;
 }
 
+// returned + discount * (lowest next Q-value - temperature * next_log_prob); critics' Q-values are `stride` apart.
 FN float td_target(const float* next_q, Index stride, float temperature, float next_log_prob, float returned,
                    float discount) {
     float lowest = next_q[0];
@@ -56,7 +59,7 @@ FN float td_target(const float* next_q, Index stride, float temperature, float n
 // The critic whose Q-value the actor maximises: SAC's is the lowest.
 FN int actors_critic(const float* q_values, Index stride) { return STOCHASTIC ? lowest_critic(q_values, stride) : 0; }
 
-// Gradients of the actor's loss with respect to the outputs of element d, from `grad`, that with respect to the action.
+// Writes the actor loss's gradients with respect to element d's outputs; `grad` is that with respect to the action.
 FN void actor_gradient(float* grad_outputs, const float* outputs, const float* normal, float action, float grad,
                        float temperature, Index row, int d) {
     grad *= 1.0f - action * action;

@@ -8,8 +8,8 @@ constexpr float MIN_PROBABILITY = 1e-30f;  // keeps logarithms finite
 
 struct Greedy { int choice, allowed; };
 
-// The allowed choice of element d with the highest Q-value, the first of equals, and how many choices are allowed. If none
-// is, the mask is ignored.
+// The allowed choice of element d with the highest Q-value, the first of equals, and how many choices are allowed. If
+// none is, the mask is ignored.
 FN Greedy greedy_choice(const float* q_values, const u8* mask, int d) {
     Greedy greedy = {offset_of(d), 0};
     for (int j = offset_of(d); j < offset_of(d) + size_of(d); ++j) {
@@ -27,7 +27,7 @@ template <class Call> FN const u8* mask_of_row(const Call& call, Index row) {
     return call.action_mask == nullptr ? nullptr : call.action_mask + row * PARAMETERS;
 }
 
-// The highest Q-value of each row's allowed actions.
+// Writes each row's highest Q-value among allowed actions.
 KERNEL(kernel_greedy_values, GreedyValuesCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE_ALONE(k, env) {
@@ -40,8 +40,8 @@ KERNEL(kernel_greedy_values, GreedyValuesCall) {
     }
 }
 
-// Log-probabilities of choosing greedily or, with probability epsilon, any allowed choice. Those of choices that are not
-// allowed are arbitrary.
+// Writes as logits the log-probabilities of choosing greedily or, with probability epsilon, any allowed choice. Logits
+// of choices that are not allowed are arbitrary.
 KERNEL(kernel_epsilon_greedy, EpsilonGreedyCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE_ALONE(k, env) {
@@ -60,11 +60,12 @@ KERNEL(kernel_epsilon_greedy, EpsilonGreedyCall) {
     }
 }
 
-// Half the squared error of the action's Q-value, its gradient, and each sample's sums.
+// Writes each sample's loss, half the squared error of its action's Q-value, and the gradient with respect to Q-values.
 KERNEL(kernel_q_loss, QLossCall) {
     FOR_EACH_ENV(env, call.rows) {
         FOR_EACH_LANE_ALONE(k, env) {
-            const Index        row      = env.index(k), sample = call.indices == nullptr ? row : Index(call.indices[row]);
+            const Index        row      = env.index(k);
+            const Index        sample   = call.indices == nullptr ? row : Index(call.indices[row]);
             const bool         active   = call.alive == nullptr || call.alive[sample] != 0;
             const float* const q_values = call.q_values + row * PARAMETERS;
             float* const       grad_q   = call.grad_q + row * PARAMETERS;
@@ -73,7 +74,8 @@ KERNEL(kernel_q_loss, QLossCall) {
             for (int j = 0; j < PARAMETERS; ++j) grad_q[j] = 0;
             for (int d = 0; d < WIDTH; ++d) {
                 // clipped, so that an inactive agent's action, which may be anything, reads nothing outside of the row
-                chosen[d] = offset_of(d) + clip(int(call.actions[sample * WIDTH + d]) - start_of(d), 0, size_of(d) - 1);
+                const int choice = int(call.actions[sample * WIDTH + d]) - start_of(d);
+                chosen[d]        = offset_of(d) + clip(choice, 0, size_of(d) - 1);
                 sum += q_values[chosen[d]];
             }
             const float error = active ? sum / float(WIDTH) - call.returns[sample] : 0.0f;

@@ -35,9 +35,8 @@ template <class Call> FN void draw_action(const Call& call, float* block_outputs
     if (active) call.log_probs[row] = total.log_prob[0];
 }
 
-// Runs the network on all rows. `index_of(row)` is the index of a row's observation, -1 for none; `inspect(x, index_g,
-// index_h)` gets a thread's fragment of the observations of rows g and h; `use_outputs(outputs of the block, outputs of
-// this thread's row, row, active)` gets each tile's outputs.
+// Runs the network on all rows. index_of(row): index of a row's observation, -1 for none; inspect(x, index_g, index_h)
+// gets a thread's fragment of observations, use_outputs(block's outputs, thread's outputs, row, active) the outputs.
 template <int OUTPUTS, class Call, class IndexOf, class Inspect, class UseOutputs>
 FN void run_network(const Call& call, const Offsets& offsets, int rows_of_last_layer, const IndexOf& index_of,
                     const Inspect& inspect, const UseOutputs& use_outputs) {

@@ -21,8 +21,7 @@ template <int OUTPUTS> struct GroupNet {
     float mean[INPUTS], inverse[INPUTS];
 };
 
-// A warpgroup's tiles: inputs x, activations y and z of the hidden layers, and gradients of the pre-activations of the
-// second layer (grad_z) and of the outputs (grad_out).
+// A warpgroup's tiles: inputs x, hidden layers' activations y and z, gradients of z's pre-activations and of outputs.
 template <int OUTPUTS> struct GroupSamples {
     GroupTile<X_LINES, GROUP_ROWS>         x;
     GroupTile<Y_LINES, GROUP_ROWS>         y;
@@ -73,8 +72,7 @@ FN void load_layer(ForwardTile& forward, int tile_outs, BackwardTile* backward, 
     }
 }
 
-// Loads a network to shared memory. The last layer has `rows` outputs; the other `outputs` are the log standard
-// deviations, as biases without weights.
+// Loads a network. The last layer has `rows` outputs; the other `outputs` are log standard deviations, as biases.
 template <int OUTPUTS>
 FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Offsets& at, int rows, int outputs, const Scale& scale) {
     load_layer<FEATURES, HIDDEN_1>(net.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),

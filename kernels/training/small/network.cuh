@@ -4,14 +4,12 @@
 // and ACTOR_OFFSETS and CRITIC_OFFSETS: the parameters' offsets in the flat buffer, in the layout of torch.nn.Linear
 // (rows are outputs).
 
-// Elements from row to row of a tile in shared memory: an odd multiple of 8, so that a warp's accesses along and across
-// rows have no bank conflicts.
+// Elements from row to row of a tile in shared memory: an odd multiple of 8, which avoids bank conflicts.
 FN constexpr int stride_of(int columns) { return padded(columns + 8, 16) - 8; }
 
 constexpr int INPUTS = padded(FEATURES, DEPTH);
 
-// The index of a weight in packed order, the order of reads by products: DEPTH inputs of one output are adjacent, then
-// come the next output's.
+// The index of a weight in the order in which products read: DEPTH inputs of an output, then those of the next output.
 FN constexpr int packed_index(int in, int out, int outs) {
     return (in / DEPTH * outs + out) * DEPTH + Arithmetic::slot(in % DEPTH);
 }
@@ -33,7 +31,7 @@ template <int OUTPUTS> struct Backward {
     Stored second[HIDDEN_2 * HIDDEN_1];
 };
 
-// Copies a layer's weights from the flat buffer to packed order: for the forward pass and, unless `backward` is null,
+// Copies a layer's weights from the flat buffer to packed order, for the forward pass and, unless `backward` is null,
 // the transposed products of the backward pass. All are fetched before any is stored, so that the loads overlap.
 template <int IN, int OUT> struct WeightLoader {
     // In one step the block copies 8 inputs of THREADS / 8 outputs: 8 adjacent threads read one sector of memory and
@@ -74,8 +72,7 @@ template <int IN, int OUT> struct WeightLoader {
 
 static_assert(HIDDEN_1 <= THREADS && HIDDEN_2 <= THREADS && INPUTS <= THREADS && PARAMETERS <= THREADS);
 
-// Loads a network to shared memory. The last layer has `rows` outputs; further outputs are the log standard deviations,
-// as biases without weights.
+// Loads a network. The last layer has `rows` outputs; further outputs are log standard deviations, stored as biases.
 template <int OUTPUTS>
 FN void load(Forward<OUTPUTS>& net, Backward<OUTPUTS>* backward, const float* flat, const Offsets& at, int rows,
              const Scale& scale) {

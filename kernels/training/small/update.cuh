@@ -1,9 +1,6 @@
-// The gradient of a minibatch's loss with respect to all weights of actor and critic: one launch, then a sum over its
-// blocks.
-//
-// Some blocks run the actor, the rest the critic. A block processes tiles of samples, accumulates the gradients in
-// registers, and writes its sums at the end; step.cuh adds the sums of all blocks, in a fixed order. A Learner runs a
-// tile forward and backward: in by_warps.cuh, or on Hopper in by_groups.cuh.
+// The gradient of a minibatch's loss with respect to all weights of actor and critic, in one launch. Some blocks run
+// the actor, the rest the critic. A block accumulates the gradients of its tiles of samples in registers, and writes
+// its sums at the end; step.cuh adds the sums of all blocks. A Learner (by_warps.cuh, by_groups.cuh) runs a tile.
 
 struct SampleRow : Sample {
     int       next_index;  // of this row in the tile after
@@ -36,8 +33,7 @@ template <int OUTPUTS, int N> FN void fetch_outputs(float (&grad_out)[N][4], con
     }
 }
 
-// The network of a block: a compile-time constant, or chosen by the block's number if both networks can run the same
-// code.
+// The network of a block: a compile-time constant, or chosen at run time if both networks run the same code.
 template <bool ACTOR> struct FixedRole {
     static constexpr bool is_actor = ACTOR;
     static constexpr int  OUTPUTS  = ACTOR ? PARAMETERS : 1;  // the number for which there is memory

@@ -1,10 +1,7 @@
 // Acting and values of wide perceptrons, and outputs of functions: all layers, and the sampling of actions, in one
 // launch.
 
-// --- choices whose logits are accumulators ---
-
-// Four threads of a warp share rows g and g + 8; each has two of eight columns. Results per row are the same in all
-// four.
+// --- choices whose logits are accumulators; four threads share rows g and g + 8, each has two of eight columns ---
 
 constexpr int CHOICES = DISCRETE ? PARAMETERS : 0;
 
@@ -14,8 +11,7 @@ FN float row_max(float x) {
 }
 
 // Calls each(j, p, column, in) for this thread's columns, in order, in each group of 8 that has a column of element d;
-// `in`: the column itself is the element's. (Loop bounds that depend on d would prevent unrolling, and then
-// accumulators could not be in registers.)
+// `in`: the column itself is the element's. (A loop bounded by d is not unrolled: accumulators go to local memory.)
 template <int N, class Each> FN void for_columns(int d, const Each& each) {
     const int begin = offset_of(d), end = begin + size_of(d);
     UNROLL
@@ -29,34 +25,28 @@ template <int N, class Each> FN void for_columns(int d, const Each& each) {
     }
 }
 
-// Gives all four threads of each row the number in one of its columns, a column of element d.
+// Sets number[h] to row h's number in columns[h], one of element d's columns, in all four threads that share the row.
 template <int N> FN void select_column(float (&number)[2], const float (&c)[N][4], int d, const int (&columns)[2]) {
     number[0] = number[1] = 0;
     for_columns<N>(d, [&](int j, int p, int column, bool) {
-        UNROLL
-        for (int h = 0; h < 2; ++h) number[h] += column == columns[h] ? c[j][2 * h + p] : 0.0f;
+        FOR_BOTH_ROWS(h) number[h] += column == columns[h] ? c[j][2 * h + p] : 0.0f;
     });
-    UNROLL
-    for (int h = 0; h < 2; ++h) number[h] = row_sum(number[h]);
+    FOR_BOTH_ROWS(h) number[h] = row_sum(number[h]);
 }
 
-// The maximum of element d's columns of each row.
+// Sets max_logit[h] to the maximum of element d's columns in row h, in all four threads of the row.
 template <int N> FN void max_of_columns(float (&max_logit)[2], const float (&c)[N][4], int d) {
     max_logit[0] = max_logit[1] = -3.4e38f;
     for_columns<N>(d, [&](int j, int p, int, bool in) {
-        UNROLL
-        for (int h = 0; h < 2; ++h) max_logit[h] = in ? fast_maximum(max_logit[h], c[j][2 * h + p]) : max_logit[h];
+        FOR_BOTH_ROWS(h) max_logit[h] = in ? fast_maximum(max_logit[h], c[j][2 * h + p]) : max_logit[h];
     });
-    UNROLL
-    for (int h = 0; h < 2; ++h) max_logit[h] = row_max(max_logit[h]);
+    FOR_BOTH_ROWS(h) max_logit[h] = row_max(max_logit[h]);
 }
 
-// Sets the logits of masked choices to FORBIDDEN; `index` is the mask's row, of each of the warp's first 16 threads,
-// negative for none.
+// Sets masked choices' logits to FORBIDDEN; a warp's first 16 threads have the `index` of each mask, negative for none.
 template <int N> FN void apply_mask(float (&c)[N][4], const u8* mask, int index) {
     if (mask == nullptr) return;
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
+    FOR_BOTH_ROWS(h) {
         const int row = shuffle(index, warp_lane() / 4 + 8 * h);
         UNROLL
         for (int j = 0; 8 * j < CHOICES; ++j) {
@@ -76,7 +66,7 @@ FN int row_min(int x) {
     return minimum_of(x, shuffle_xor(x, 2));
 }
 
-// Draws an action for rows `first` and `first` + 8, and writes it if the row is below `end`; returns log-probabilities.
+// Draws, or if greedy takes the most likely, actions of rows `first` and `first` + 8; writes those below row `end`.
 template <int N>
 FN void draw_choices(const SampleCall& call, const float (&c)[N][4], Index first, Index end, float (&log_prob)[2]) {
     const int lane = warp_lane(), quarter = lane % 4;
@@ -93,8 +83,7 @@ FN void draw_choices(const SampleCall& call, const float (&c)[N][4], Index first
         UNROLL
         for (int j = 0; j < N; ++j) {
             if (8 * j + 8 <= offset_of(d) || offset_of(d) + size <= 8 * j) continue;
-            UNROLL
-            for (int h = 0; h < 2; ++h) {
+            FOR_BOTH_ROWS(h) {
                 float weight[2];
                 UNROLL
                 for (int p = 0; p < 2; ++p) {
@@ -111,41 +100,35 @@ FN void draw_choices(const SampleCall& call, const float (&c)[N][4], Index first
                 cumulative[h] += half + other_half;
             }
         }
-        UNROLL
-        for (int h = 0; h < 2; ++h) {
+        FOR_BOTH_ROWS(h) {
             float unit;
             to_unit(u32(shuffle(int(bits[d % 4][0]), lane / 4 * 4 + h)), unit);
             threshold[h] = unit * cumulative[h];
         }
         for_columns<N>(d, [&](int j, int p, int column, bool in) {
-            UNROLL
-            for (int h = 0; h < 2; ++h) {
+            FOR_BOTH_ROWS(h) {
                 if (in && sums[h][j][p] > threshold[h]) choice[h] = minimum_of(choice[h], column - offset_of(d));
             }
         });
-        UNROLL
-        for (int h = 0; h < 2; ++h) choice[h] = row_min(choice[h]);
+        FOR_BOTH_ROWS(h) choice[h] = row_min(choice[h]);
         // Takes the most likely choice if greedy, or if rounding put the threshold above all sums.
         if (call.greedy || warp_any(maximum(choice[0], choice[1]) == size)) {
             int most_likely[2] = {size - 1, size - 1};
             for_columns<N>(d, [&](int j, int p, int column, bool in) {
-                UNROLL
-                for (int h = 0; h < 2; ++h) {
+                FOR_BOTH_ROWS(h) {
                     if (in && c[j][2 * h + p] == max_logit[h]) {
                         most_likely[h] = minimum_of(most_likely[h], column - offset_of(d));
                     }
                 }
             });
-            UNROLL
-            for (int h = 0; h < 2; ++h) {
+            FOR_BOTH_ROWS(h) {
                 const int first_of_equals = row_min(most_likely[h]);
                 choice[h]                 = call.greedy || choice[h] == size ? first_of_equals : choice[h];
             }
         }
         const int columns[2] = {offset_of(d) + choice[0], offset_of(d) + choice[1]};
         select_column(logit, c, d, columns);
-        UNROLL
-        for (int h = 0; h < 2; ++h) {
+        FOR_BOTH_ROWS(h) {
             log_prob[h] += (logit[h] - max_logit[h]) - logarithm(cumulative[h]);
             const Index row = first + 8 * h;
             if (quarter == h && row < end) call.actions[row * WIDTH + d] = Element(choice[h] + start_of(d));
@@ -153,10 +136,7 @@ FN void draw_choices(const SampleCall& call, const float (&c)[N][4], Index first
     }
 }
 
-// --- boxes ---
-
-// Outputs as floats in the memory of a warpgroup's rows, at the addresses where the functions of distributions.cuh
-// expect the outputs of the block's warps.
+// Outputs as floats in the memory of a warpgroup's rows, where distributions.cuh expects them.
 
 template <class Runner> FN float* block_outputs(const Runner& runner) {
     return reinterpret_cast<float*>(runner.rows) - runner.group * GROUP * ROW_STRIDE;
@@ -165,7 +145,7 @@ template <class Runner> FN float* warp_outputs(const Runner& runner) {
     return block_outputs(runner) + thread_rank() / WARP * WARP * ROW_STRIDE;
 }
 
-// Stores the outputs of a warp's 16 rows, followed by the log standard deviations.
+// Stores the means of a warp's 16 rows, followed by the log standard deviations, at warp_outputs().
 template <class Net, class Runner, int N>
 FN void store_means(const Runner& runner, const float (&c)[N][4], const float* flat) {
     float* const outputs = warp_outputs(runner);
@@ -179,9 +159,7 @@ FN void store_means(const Runner& runner, const float (&c)[N][4], const float* f
     warp_barrier();
 }
 
-// --- launches ---
-
-// Draws an action for each of a warp's rows.
+// Draws an action for each of a warp's rows; writes actions, log-probabilities and, of a shared trunk, values.
 template <class Net, class Runner, class Call, int N>
 FN void draw_action(const Runner& runner, float (&c)[N][4], const Call& call, const SampleCall& sample, Index row,
                     int index) {
@@ -207,6 +185,7 @@ FN void draw_action(const Runner& runner, float (&c)[N][4], const Call& call, co
     }
 }
 
+// Draws an action for every row; raises `largest` to the largest magnitude in active agents' observations.
 template <class Shape, class Call> FN void act(const Call& call) {
     using Net = NetOf<Shape, 0>;
     const SampleCall sample = {call.rows,    call.first_row, call.stream,    call.turn,    nullptr,
@@ -221,6 +200,7 @@ template <class Shape, class Call> FN void act(const Call& call) {
     raise_maximum(call.largest, largest);
 }
 
+// Writes the critic's value of every row; raises `largest` to the largest magnitude in active agents' observations.
 template <class Shape, class Call> FN void values(const Call& call) {
     using Net = NetOf<Shape, Shape::NETS - 1>;
     u32        largest  = 0;
@@ -234,6 +214,7 @@ template <class Shape, class Call> FN void values(const Call& call) {
     raise_maximum(call.largest, largest);
 }
 
+// Runs a worker's rows through one function, and writes its outputs.
 template <class Net, class Call> FN void net_outputs(const Call& call, int worker, int workers) {
     const auto in_order = [](Index row) { return int(row); };
     run_network<Net>(call, worker, workers, in_order, nullptr, nullptr,

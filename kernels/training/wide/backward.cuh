@@ -8,11 +8,12 @@
 template <class Net>
 constexpr u32 GRAD_OFFSET = Net::HAS_POLICY && !DISCRETE ? Layout<typename Net::Shape>::OUTPUTS_BYTES : 0;
 
-// Whether the gradient of the weights is needed, and whether the backward pass includes the inputs.
+// Whether the gradient of the weights is needed.
 template <class Net, class Call> FN bool saves_for_gradient(const Call& call) {
     if constexpr (Net::FUNCTIONS) return call.weights != 0;
     else return true;
 }
+// Whether the gradient with respect to the inputs is needed.
 template <class Net, class Call> FN bool reaches_inputs(const Call& call) {
     if constexpr (Net::FUNCTIONS) return call.grad_inputs != nullptr;
     else return false;
@@ -27,8 +28,7 @@ FN SavedTile<Net, NUMBER>& saved_tile(const Call& call, Index unit, int ahead = 
     return *reinterpret_cast<SavedTile<Net, NUMBER>*>(saved_unit<Net>(call, NUMBER, unit, ahead));
 }
 
-// Writes and reads a layer's entry of an array in registers: unrolled selections, as a runtime index would move the
-// array to local memory.
+// Writes one layer's entry of an array. All entries are selected: a runtime index would move the array to local memory.
 template <class T, int LAYERS, int N> FN void set_layer(T (&all)[LAYERS][N], int layer, const T (&of_layer)[N]) {
     UNROLL
     for (int l = 0; l < LAYERS; ++l) {
@@ -36,6 +36,7 @@ template <class T, int LAYERS, int N> FN void set_layer(T (&all)[LAYERS][N], int
         for (int i = 0; i < N; ++i) all[l][i] = l == layer ? of_layer[i] : all[l][i];
     }
 }
+// Reads one layer's entry of an array, by selections among all entries.
 template <class T, int LAYERS, int N> FN void get_layer(T (&of_layer)[N], const T (&all)[LAYERS][N], int layer) {
     UNROLL
     for (int l = 0; l < LAYERS; ++l) {
@@ -103,10 +104,11 @@ template <int COUNT> struct SavedFragment {
     }
 };
 
-// Sums eight columns over the rows of a warp: each thread gets the sum of one column, summed_column().
+// The column, of 32, whose sum this thread gets from sum_columns().
 FN int summed_column() {
     return warp_lane() / 4 % 2 * 16 + warp_lane() / 8 % 2 * 8 + warp_lane() % 4 * 2 + warp_lane() / 16;
 }
+// Sums 32 columns, x's eight in each thread, over a warp's rows; returns the sum of column summed_column().
 FN float sum_columns(float (&x)[4][2]) {
     float half[4], pair[2];
     UNROLL
@@ -124,9 +126,8 @@ FN float sum_columns(float (&x)[4][2]) {
     return (upper ? pair[1] : pair[0]) + shuffle_xor(upper ? pair[0] : pair[1], 16);
 }
 
-// The backward pass of activation and layer normalisation: turns gradients of activations into gradients of
-// pre-activations. `tile` has the normalised pre-activations. Adds the gradients of gains to the warp's `sums`, and
-// the gradients of shifts NORM_COLUMNS later.
+// Turns gradients of activations into gradients of pre-activations, with layer normalisation. `tile` has the normalised
+// pre-activations. Adds the gradients of gains to the warp's `sums`, those of shifts NORM_COLUMNS later.
 template <class Net, int N, class Tile>
 FN void norm_backward(float (&c)[N][4], const Tile& tile, const float (&inverse)[2], const float* gains,
                       const float* shifts, float* sums) {
@@ -173,8 +174,7 @@ FN void norm_backward(float (&c)[N][4], const Tile& tile, const float (&inverse)
         at[0]                 = previous[0] + sum_columns(grad_gain);
         at[Net::NORM_COLUMNS] = previous[1] + sum_columns(grad_shift);
     }
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
+    FOR_BOTH_ROWS(h) {
         mean[h]    = row_sum(mean[h]) * (1.0f / float(8 * N));
         product[h] = row_sum(product[h]) * (1.0f / float(8 * N));
     }
@@ -190,13 +190,13 @@ FN void norm_backward(float (&c)[N][4], const Tile& tile, const float (&inverse)
     }
 }
 
-// A warp's sums of the gradients of gains and shifts.
-template <class Net, class Call> FN float* norm_sums(const Call& call) {
-    return call.norm_sums + (block_number() * Index(WARPS) + thread_rank() / WARP) * (2 * Net::NORM_COLUMNS);
+// The sums of the gradients of gains and shifts of one of the block's warps.
+template <class Net, class Call> FN float* norm_sums(const Call& call, int warp = thread_rank() / WARP) {
+    return call.norm_sums + (block_number() * Index(WARPS) + warp) * (2 * Net::NORM_COLUMNS);
 }
 
-// Computes the gradients of the pre-activations of layer FIRST + ahead, and saves them; multiply(c) adds the gradients
-// of its activations to zeros.
+// Sets c to the gradients of the pre-activations of layer FIRST + ahead, and saves them; multiply(c) adds the gradients
+// of the layer's activations to c, which is zero.
 template <class Net, int FIRST, int N, class Runner, class Tile, class Multiply>
 FN void layer_backward(float (&c)[N][4], const Runner& runner, const Tile& tile, int ahead, const Multiply& multiply) {
     constexpr int BATCH = N / int(sizeof(Stored));
@@ -234,8 +234,6 @@ FN void layer_backward(float (&c)[N][4], const Runner& runner, const Tile& tile,
     }
 }
 
-// --- a tile's forward and backward pass with streamed weights and rows in shared memory ---
-
 template <class Net, class Call> struct TrainingRows : TrainingTile<Net, Call> {
     static constexpr bool            SHARES_CODE = true;
     const Inputs<SavedTile<Net, 0>>& inputs;
@@ -247,6 +245,7 @@ template <class Net, class Call> struct TrainingRows : TrainingTile<Net, Call> {
     }
 };
 
+// Writes the gradients of a unit's inputs; the rows are the gradients of the first layer's pre-activations.
 template <class Net, class Runner, class Call> FN void input_gradient(Runner& runner, const Call& call, Index unit) {
     constexpr int N = padded(Net::GRAD_INPUTS, 16) / 8;
     float         c[N][4] = {};
@@ -257,7 +256,7 @@ template <class Net, class Runner, class Call> FN void input_gradient(Runner& ru
     group_barrier();
 }
 
-// The backward pass from layer L, whose pre-activation gradients are the rows, to the first layer.
+// Runs the backward pass from layer L, whose pre-activation gradients are the rows, to the first layer or the inputs.
 template <class Net, int L, class Runner, class Tile> FN void backward(Runner& runner, const Tile& tile) {
     constexpr int N = Net::in_of(L) / 8, FIRST = Net::same_width_begin(L - 1);
     constexpr u32 offset = L == Net::LAST ? GRAD_OFFSET<Net> : 0;
@@ -303,10 +302,9 @@ FN void train_tile(StreamedRows<Stream>& runner, const Call& call, const Scale& 
     backward<Net, Net::LAYERS - 1>(runner, tile);
 }
 
-// --- the same with all weights in shared memory and rows in registers ---
+// --- with all weights in shared memory, and rows in registers ---
 
-// The matrix descriptor of a layer's packed weights, of LINES outputs, as the transposed right factor of the backward
-// pass.
+// The matrix descriptor of a layer's packed weights, of LINES outputs, as the backward pass's transposed right factor.
 template <int LINES> struct TransposedLines {
     static_assert(LINES > 0 && LINE == 128);
     u32 low;
@@ -314,6 +312,7 @@ template <int LINES> struct TransposedLines {
     FN u64 at(int step) const { return u64(1u << 30 | 8 * LINE / 16) << 32 | (low + u32(step * DEPTH * LINE / 16)); }
 };
 
+// Runs the backward pass from layer L, whose pre-activation gradients are `rows`, to the first layer.
 template <class Net, int L, int STEPS_OF_ROWS, class Tile>
 FN void backward(const ResidentRows<Net>& runner, const Left (&rows)[STEPS_OF_ROWS], const Tile& tile) {
     constexpr int N = Net::in_of(L) / 8;
@@ -348,8 +347,7 @@ FN void train_tile(ResidentRows<Net>& runner, const Call& call, const Scale& sca
     prefetch();
     normalise_inputs(x, runner, scale, {nullptr, 0});
     FOR_EACH_NUMBER(j, q, PADDED_INPUTS<Net> / 8) {
-        // the line of ones, whose weights are zero
-        if (8 * j + runner.lane % 4 * 2 + q % 2 == Net::FEATURES) x[j][q] = 1.0f;
+        if (8 * j + runner.lane % 4 * 2 + q % 2 == Net::FEATURES) x[j][q] = 1.0f;  // ones, whose weights are zero
     }
     saved_tile<Net, 0>(call, unit).store_rounded(x);
     Left rows[PADDED_INPUTS<Net> / DEPTH];
@@ -362,7 +360,7 @@ FN void train_tile(ResidentRows<Net>& runner, const Call& call, const Scale& sca
     });
 }
 
-// Starts the runner of a block's rows in an update.
+// Loads an update's vectors and weights to shared memory; returns ResidentRows or StreamedRows for this warpgroup.
 template <class Net, class Call> FN auto start_rows(const Call& call, const Scale& scale, u32 tiles) {
     if constexpr (RESIDENT<typename Net::Shape>) {
         return load_resident<Net>(call, scale);

@@ -6,8 +6,7 @@
 
 template <class Net, int L> struct LayerGradient {
     static constexpr bool LAST = L == Net::LAST;
-    // numbers of saved tiles
-    static constexpr int  LEFT = LAST ? L : Net::LAYERS + L, RIGHT = LAST ? 2 * Net::LAYERS - 1 : L;
+    static constexpr int  LEFT = LAST ? L : Net::LAYERS + L, RIGHT = LAST ? 2 * Net::LAYERS - 1 : L;  // saved tiles
     static constexpr int  ROWS = Net::saved_lines(LEFT), LINES = Net::saved_lines(RIGHT);
     static constexpr int  PARTS = L == 0 ? Net::INPUT_PARTS : 1, COLUMNS = Net::gradient_columns(L);
     static constexpr bool ONES = LAST || L > 0;  // saved inputs include a line of ones
@@ -45,6 +44,7 @@ template <class Net, int L, class Call> struct UnitCopies {
     }
 };
 
+// Writes a worker's partial sums of a slice of layer L's gradient, biases included, from the saved tiles of its units.
 template <class Net, int L, class Call>
 FN void layer_gradient(const Call& call, float* partial, int slice, int worker, int workers) {
     using Sizes           = LayerGradient<Net, L>;
@@ -97,6 +97,7 @@ FN void layer_gradient(const Call& call, float* partial, int slice, int worker, 
     }
 }
 
+// Runs layer_gradient() for the layer, slice and worker that are a block's; searches from layer L on.
 template <class Net, int L, class Call> FN void dispatch_gradient(const Call& call, int block) {
     constexpr GradientStart at = gradient_start<Net>(L);
     constexpr int workers = workers_of<Net>(L), blocks = Net::slices_of(L) * workers;
@@ -116,9 +117,7 @@ template <class Shape, class Call> FN void gradient(const Call& call) {
     dispatch_gradient<NetOf<Shape, 0>, 0>(call, block_number());
 }
 
-// --- the sum over blocks ---
-
-// Sums over a net's blocks: their sum `index` of the loss, or of gradients of log standard deviations, gains or shifts.
+// The sum over a net's blocks of number `index` of BLOCK_SUMS: losses, gradients of log stds, gains and shifts.
 template <class Net, class Call> FN float sum_over_blocks(const Call& call, int index) {
     const int first = Net::NUMBER == 1 ? call.actors : 0, end = Net::NUMBER + 1 < Net::NETS ? call.actors : call.blocks;
     float     sum   = 0;
@@ -129,7 +128,7 @@ template <class Net, class Call> FN float sum_over_blocks(const Call& call, int 
     return sum;
 }
 
-// Sets `sum`, zero before, to the sum of a parameter's partial sums; false if no layer from `L` on has the parameter.
+// Sets `sum`, zero before, to a parameter's gradient; returns false if no layer from `L` on has the parameter.
 template <class Net, int L, class Call> FN bool sum_up(const Call& call, int parameter, float& sum) {
     using Sizes           = LayerGradient<Net, L>;
     constexpr Linear at   = Net::layer(L);
@@ -174,20 +173,15 @@ template <class Shape, class Call> FN void reduce(const Call& call) {
     const int column = block_number() * THREADS + thread_rank();
     float     sum    = 0;
     if (column < call.parameters) {
-        const bool log_std = Shape::LOG_STDS > 0 && Shape::LOG_STD_AT <= column &&
-                             column < Shape::LOG_STD_AT + Shape::LOG_STDS;
-        if (log_std) {
-            sum = sum_over_blocks<First>(call, Shape::LOSSES + column - Shape::LOG_STD_AT);
-        } else {
-            sum_up<First, 0>(call, column, sum);
-        }
+        const int  log_std_at = column - Shape::LOG_STD_AT;
+        const bool log_std    = Shape::LOG_STDS > 0 && 0 <= log_std_at && log_std_at < Shape::LOG_STDS;
+        if (log_std) sum = sum_over_blocks<First>(call, Shape::LOSSES + log_std_at);
+        else sum_up<First, 0>(call, column, sum);
         if (call.accumulate) sum += call.gradient[column];
         if (log_std && call.last) {
-            // A log standard deviation beyond a bound is clipped to it; only gradients that lead back inside count,
-            // because without any it would stay outside.
-            const float value    = call.flat[column];
-            const bool  outwards = (value < LOG_STD_LOW && sum > 0) || (value > LOG_STD_HIGH && sum < 0);
-            if (outwards) sum = 0;
+            // Log standard deviations are clipped; beyond a bound only gradients that lead back inside count.
+            const float value = call.flat[column];
+            if ((value < LOG_STD_LOW && sum > 0) || (value > LOG_STD_HIGH && sum < 0)) sum = 0;
         }
         call.gradient[column] = sum;
     } else if (column < call.parameters + Shape::LOSSES) {
@@ -199,6 +193,7 @@ template <class Shape, class Call> FN void reduce(const Call& call) {
 
 // --- packed weights: pieces whose lines have LINE bytes, in the order of the stream's steps ---
 
+// Packs the weights of step STEP and all later ones, of all nets: elements `first`, `first` + `every`, and so on.
 template <class Net, int STEP, class Call> FN void pack_step(const Call& call, int first, int every) {
     constexpr int l = Net::layer_of(STEP), lines = Net::lines_of(STEP);
     constexpr int depths = pieces_of(Net::depth_of(STEP)) * LINE_ELEMENTS;
@@ -210,9 +205,8 @@ template <class Net, int STEP, class Call> FN void pack_step(const Call& call, i
         const int  in  = STEP < Net::LAYERS ? depth : line + (l == 0 ? Net::FIRST_GRAD_INPUT : 0);
         const bool  in_range = out < Net::out_of(l) && in < Net::in_of(l);
         const float weight   = in_range ? call.flat[Net::layer(l).weight + out * columns + in] : 0.0f;
-        const int   index =
-            (depth / LINE_ELEMENTS * lines + line) * LINE_ELEMENTS + swizzled(line, depth % LINE_ELEMENTS);
-        to[index] = Arithmetic::stored(weight);
+        const int   at = (depth / LINE_ELEMENTS * lines + line) * LINE_ELEMENTS + swizzled(line, depth % LINE_ELEMENTS);
+        to[at] = Arithmetic::stored(weight);
     }
     if constexpr (STEP + 1 < Net::STEPS) pack_step<Net, STEP + 1>(call, first, every);
     else if constexpr (Net::NUMBER + 1 < Net::NETS) pack_step<typename Net::Next, 0>(call, first, every);
@@ -221,7 +215,5 @@ template <class Net, int STEP, class Call> FN void pack_step(const Call& call, i
 template <class Shape, class Call> FN void pack(const Call& call) {
     pack_step<NetOf<Shape, 0>, 0>(call, block_number() * THREADS + thread_rank(), block_count() * THREADS);
 }
-
-// --- sizes that Python reads ---
 
 template <class S> constexpr u64 BLOCK_BYTES = 1024 + (RESIDENT<S> ? sizeof(ResidentMemory<S>) : sizeof(WideMemory<S>));

@@ -150,7 +150,7 @@ template <class Stream> struct StreamedRows : WarpContext<typename Stream::NetTy
             UNROLL
             for (int r = 0; r < WARP_ROWS; ++r) {
                 const int          row_index = shuffle(inputs.index, r);
-                const float* const from   = inputs.observations + Index(row_index) * FEATURES + column;
+                const float* const from      = inputs.observations + Index(row_index) * FEATURES + column;
                 UNROLL
                 for (int step = 0; step < batch; ++step) {
                     x[step][r] = row_index >= 0 && step * WARP + column < FEATURES ? from[step * WARP] : 0.0f;
@@ -219,11 +219,10 @@ template <class T> FN T row_sum(T x) {
     return x + shuffle_xor(x, 2);
 }
 
-// Layer normalisation: subtracts each row's mean, and divides by its standard deviation, whose inverse it returns.
+// Layer normalisation: subtracts each row's mean, and multiplies by its inverse standard deviation, `inverse`.
 template <int N> FN void normalise(float (&c)[N][4], float (&inverse)[2]) {
     constexpr float scale = 1.0f / float(8 * N), epsilon = 1e-5f;  // torch's default, added to the variance
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
+    FOR_BOTH_ROWS(h) {
         float mean = 0, square = 0;
         UNROLL
         for (int j = 0; j < N; ++j) mean += c[j][2 * h] + c[j][2 * h + 1];
@@ -255,7 +254,7 @@ template <int N> FN void scale_and_shift(float (&c)[N][4], const float* gains, c
     }
 }
 
-// The first layer's products, by chunks of inputs; tile.load<from>(runner) loads the next chunk as the rows.
+// Adds the first layer's products to c, by chunks of inputs; tile.load<from>(runner) loads the next chunk as the rows.
 template <int FROM, class Runner, class Tile, int N>
 FN void multiply_inputs(Runner& runner, const Tile& tile, float (&c)[N][4]) {
     constexpr int rest = Runner::INPUTS - FROM;
@@ -269,9 +268,8 @@ FN void multiply_inputs(Runner& runner, const Tile& tile, float (&c)[N][4]) {
     }
 }
 
-// Runs all layers from `L` on. For hidden layer l = L + ahead, tile.save_sums<L>(c, inverse, ahead) gets the
-// pre-activations, normalised if Net::NORM, and tile.save_activations<L>(c, ahead) the activations before they become
-// the rows; use(c) gets the outputs.
+// Runs all layers from `L` on; use(c) gets the outputs. For hidden layer l = L + ahead, tile.save_sums<L>(c, inverse,
+// ahead) gets the pre-activations, normalised if Net::NORM, and tile.save_activations<L>(c, ahead) the activations.
 template <class Net, int L, class Runner, class Tile, class Use>
 FN void forward(Runner& runner, const Tile& tile, const Use& use) {
     constexpr int N = Net::padded_outs(L) / 8;
@@ -307,7 +305,6 @@ FN void forward(Runner& runner, const Tile& tile, const Use& use) {
     }
 }
 
-// Saves nothing.
 struct InferenceTile {
     template <int L, int N> FN void save_sums(const float (&)[N][4], const float (&)[2], int) const {}
     template <int L, int N> FN void save_activations(const float (&)[N][4], int) const {}
@@ -322,6 +319,7 @@ struct InferenceRows : InferenceTile {
     }
 };
 
+// Runs a worker's tiles with streamed weights; the arguments are those of run_network().
 template <class Net, class Call, class IndexOf, class Use>
 FN void run_streamed(const Call& call, int worker, int workers, const IndexOf& index_of, u32* largest, const u8* alive,
                  const Use& use) {
@@ -375,7 +373,7 @@ template <class Net> struct ResidentRows : WarpContext<Net> {
     template <int N> FN void store(const float (&)[N][4]) const {}  // rows stay in registers
 };
 
-// Loads all weights and vectors. All threads of the block call it.
+// Loads all weights and vectors to shared memory; returns the runner of this warpgroup. All threads of a block call it.
 template <class Net, class Call> FN ResidentRows<Net> load_resident(const Call& call, const Scale& scale) {
     auto& memory = ResidentRows<Net>::Memory::of_block();
     if (thread_rank() == 0) {
@@ -391,7 +389,7 @@ template <class Net, class Call> FN ResidentRows<Net> load_resident(const Call& 
     return ResidentRows<Net>(memory);
 }
 
-// Runs all layers from `L` on; `tile` and `use` as above.
+// Runs all layers from `L` on, with resident weights; use(c) gets the outputs, `tile` what the backward pass needs.
 template <class Net, int L, int STEPS_OF_ROWS, class Tile, class Use>
 FN void forward(const ResidentRows<Net>& runner, const Left (&rows)[STEPS_OF_ROWS], const Tile& tile, const Use& use) {
     constexpr int N = Net::padded_outs(L) / 8, PART = DEPTH * int(sizeof(Stored)), LINE_PARTS = LINE / PART;
@@ -431,8 +429,7 @@ template <class Net> using InputFragment = float[PADDED_INPUTS<Net> / 8][4];
 template <class Net>
 FN void load_inputs(InputFragment<Net>& x, const WarpContext<Net>& warp, const float* observations, int index) {
     const int column = warp.lane % 4 * 2;
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
+    FOR_BOTH_ROWS(h) {
         const int          row_index = shuffle(index, warp.lane / 4 + 8 * h);
         const float* const row    = observations + Index(row_index) * Net::FEATURES + column;
         UNROLL
@@ -447,7 +444,7 @@ FN void load_inputs(InputFragment<Net>& x, const WarpContext<Net>& warp, const f
     }
 }
 
-// Normalises the inputs, after updating the largest magnitude.
+// Normalises and clips the inputs; before, raises target.magnitude to their largest magnitude in rows that count.
 template <class Net>
 FN void normalise_inputs(InputFragment<Net>& x, const WarpContext<Net>& warp, const Scale& scale,
                          const MaxMagnitude& target) {
@@ -471,6 +468,7 @@ FN void normalise_inputs(InputFragment<Net>& x, const WarpContext<Net>& warp, co
     }
 }
 
+// Runs a worker's tiles with all weights in shared memory; the arguments are those of run_network().
 template <class Net, class Call, class IndexOf, class Use>
 FN void run_resident(const Call& call, int worker, int workers, const IndexOf& index_of, u32* largest, const u8* alive,
                      const Use& use) {
@@ -503,7 +501,8 @@ template <class Net, bool = RESIDENT<typename Net::Shape>> struct RunnerOf { usi
 template <class Net> struct RunnerOf<Net, false> { using Type = StreamedRows<WeightStream<Net, Net::FORWARD_STEPS>>; };
 template <class Net> using Runner = typename RunnerOf<Net>::Type;
 
-// Runs a worker's tiles; index_of(row) is the index of a row's observation, negative for none.
+// Runs a worker's tiles: use(runner, c, row, index) gets outputs; index_of(row) is the index of a row's observation or
+// negative. Raises `largest`, unless null, to the largest magnitude in observations of agents that are `alive`.
 template <class Net, class Call, class IndexOf, class Use>
 FN void run_network(const Call& call, int worker, int workers, const IndexOf& index_of, u32* largest, const u8* alive,
                     const Use& use) {

@@ -19,7 +19,8 @@ constexpr int CHUNK = 256;                                                // inp
 constexpr int LINE = sizeof(Stored) == 2 ? 128 : 64, LINE_ELEMENTS = LINE / int(sizeof(Stored));
 constexpr int STAGE_BYTES = 256 * LINE, MAX_RING_BYTES = 128 * 1024;  // the weights of a 256 x 256 layer in bf16
 FN constexpr int pieces_of(int depth) { return (depth + LINE_ELEMENTS - 1) / LINE_ELEMENTS; }
-FN constexpr int pieces_of_stage(int lines) {  // a chunk of inputs ends at the end of a stage
+// Pieces of a stage whose lines are `lines`: a power of two, so that a chunk of inputs ends at the end of a stage.
+FN constexpr int pieces_of_stage(int lines) {
     int pieces = 1;
     while (2 * pieces * lines * LINE <= STAGE_BYTES && 2 * pieces * LINE_ELEMENTS <= CHUNK) pieces *= 2;
     return pieces;
@@ -125,6 +126,7 @@ template <class S, int NET> struct NetOf : S {
     }
 };
 
+// The address of a unit's saved tile, tile `number` of the net; `ahead`: of the layer that comes so many later.
 template <class Net, class Call> FN unsigned char* saved_unit(const Call& call, int number, Index unit, int ahead = 0) {
     const u64 before = Net::saved_offset(number);
     const u64 each   = u64(Net::saved_lines(number)) * GROUP_ROWS * sizeof(Stored);  // the same for the layers `ahead`
@@ -167,8 +169,8 @@ template <class Net> FN constexpr int workers_of(int l) {
     return workers.count[Net::NUMBER][l];
 }
 
-// The first block of a layer's gradient, and the offset of its partial sums; each slice has workers_of(l) blocks.
 struct GradientStart { int first_block; Index first_partial; };
+// The first block of a layer's gradient, and the offset of its partial sums; each slice has workers_of(l) blocks.
 template <class Net> FN constexpr GradientStart gradient_start(int l) {
     GradientStart start = {0, 0};
     if constexpr (Net::NUMBER > 0) start = gradient_start<NetOf<typename Net::Shape, Net::NUMBER - 1>>(Net::LAYERS);
@@ -234,7 +236,6 @@ template <class S> struct WideVectors {
 
 constexpr int MARGIN_BYTES = 3 * 1024;  // for alignment and the ring's mbarriers
 
-// Rows, and a ring for the streamed weights.
 template <class S> constexpr int STAGES =
     minimum(MAX_RING_BYTES, MAX_SHARED_BYTES - MARGIN_BYTES - GROUPS * int(Layout<S>::ROW_BYTES) -
                                 int(sizeof(WideVectors<S>))) / STAGE_BYTES;
@@ -257,9 +258,7 @@ template <class S> struct ResidentMemory : ResidentWeights<S>, WideVectors<S> {
 template <class S> constexpr bool RESIDENT = sizeof(Stored) == 2 && S::FEATURES <= 128 && DISCRETE && !S::FUNCTIONS &&
                                              sizeof(ResidentMemory<S>) + 2048 <= MAX_SHARED_BYTES;
 
-// --- the stream of weights ---
-
-// Streams the weights of all steps for each tile of a block.
+// Streams the weights of all steps, again for each tile of a block.
 template <class Net, int STEPS_OF_TILE> struct WeightStream {
     using NetType = Net;
     WideMemory<typename Net::Shape>& memory;
@@ -321,12 +320,11 @@ template <class Net, int STEPS_OF_TILE> struct WeightStream {
     }
 };
 
-// The number of a worker's tiles.
 FN u32 tiles_of_worker(int worker, int workers, Index tiles) {
     return u32(tiles - worker + workers - 1) / u32(workers);
 }
 
-// Loads a network's biases, gains and shifts, and the normalisation of its inputs.
+// Loads a network's biases, gains and shifts, and the means and scales of its inputs, to shared memory.
 template <class Net, class Call>
 FN void load_vectors(WideVectors<typename Net::Shape>& memory, const Call& call, const Scale& scale) {
     for (int l = 0; l < Net::LAYERS; ++l) {

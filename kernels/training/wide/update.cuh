@@ -1,9 +1,7 @@
 // The forward and backward pass of a minibatch's loss for wide perceptrons, in one launch; gradient.cuh computes the
 // gradients of the weights from the tiles that it saves.
 
-// --- the loss of choices whose logits are accumulators ---
-
-// Adds the loss of a warp's rows, and overwrites logits, and the value in column `value_at`, with their gradients.
+// Adds the losses of a warp's rows, and overwrites logits, and the value in column `value_at`, with their gradients.
 // `thread_sample` is the sample of this thread's row, in the warp's first 16 threads.
 template <bool ACTOR, bool CRITIC, class Losses, int N>
 FN void choice_loss(Losses& losses, const Sample& thread_sample, float (&c)[N][4], int value_at) {
@@ -14,8 +12,7 @@ FN void choice_loss(Losses& losses, const Sample& thread_sample, float (&c)[N][4
     float     total[2] = {}, entropies[2] = {}, value[2] = {};
     float     max_logit[WIDTH][2], log_sum[WIDTH][2], entropy[WIDTH][2];
     int       taken[WIDTH][2];
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
+    FOR_BOTH_ROWS(h) {
         const int from = lane / 4 + 8 * h;
         Sample&   s    = sample[h];
         s.alive        = shuffle(thread_sample.alive, from);
@@ -40,16 +37,14 @@ FN void choice_loss(Losses& losses, const Sample& thread_sample, float (&c)[N][4
         float sum[2] = {}, weighted[2] = {}, logit[2];
         max_of_columns(max_logit[d], c, d);
         for_columns<N>(d, [&](int j, int p, int, bool in) {
-            UNROLL
-            for (int h = 0; h < 2; ++h) {
+            FOR_BOTH_ROWS(h) {
                 const float below = c[j][2 * h + p] - max_logit[d][h], weight = in ? exponential(below) : 0.0f;
                 sum[h] += weight;
                 weighted[h] += weight > 0 ? weight * below : 0.0f;
             }
         });
         select_column(logit, c, d, taken[d]);
-        UNROLL
-        for (int h = 0; h < 2; ++h) {
+        FOR_BOTH_ROWS(h) {
             sum[h]        = row_sum(sum[h]);
             log_sum[d][h] = logarithm(sum[h]);
             entropy[d][h] = log_sum[d][h] - quotient_of(row_sum(weighted[h]), sum[h]);
@@ -62,8 +57,7 @@ FN void choice_loss(Losses& losses, const Sample& thread_sample, float (&c)[N][4
         UNROLL
         for (int q = 0; q < 4; ++q) value[q / 2] += 8 * j + lane % 4 * 2 + q % 2 == value_at ? c[j][q] : 0.0f;
     }
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
+    FOR_BOTH_ROWS(h) {
         const bool alive = sample[h].alive != 0, counts = alive && lane % 4 == 0;
         if (ACTOR) {
             const PolicyLoss policy     = policy_loss(arguments[h], 0, total[h]);
@@ -96,8 +90,6 @@ FN void choice_loss(Losses& losses, const Sample& thread_sample, float (&c)[N][4
         c[j][q] = CRITIC && column == value_at ? value[h] : grad;
     }
 }
-
-// --- the gradients of the outputs ---
 
 template <class Net, class Call, bool = Net::FUNCTIONS> struct LossOfRows;
 
@@ -199,8 +191,6 @@ template <class Net, class Call> struct LossOfRows<Net, Call, true> {
     template <class Runner> FN void write(const Runner&, float*) {}
 };
 
-// --- the launch ---
-
 // Runs tiles of samples; prefetches samples one tile ahead, their indices two tiles ahead.
 template <class Net, class Call> struct WideLearner {
     LossOfRows<Net, Call> loss;
@@ -231,6 +221,7 @@ template <class Net, class Call> struct WideLearner {
     }
 };
 
+// Runs a worker's tiles through one net, forward, loss and backward; writes the block's sums.
 template <class Net, class Call> FN void update_net(const Call& call, int worker, int workers) {
     using Sizes        = Layout<typename Net::Shape>;
     const Scale scale  = {call.mean, call.inverse, call.limit};
@@ -249,13 +240,12 @@ template <class Net, class Call> FN void update_net(const Call& call, int worker
     block_barrier();
     for (int j = thread_rank(); j < 2 * Net::NORM_COLUMNS; j += THREADS) {
         float sum = 0;
-        for (int w = 0; w < WARPS; ++w) {
-            sum += call.norm_sums[(block_number() * Index(WARPS) + w) * (2 * Net::NORM_COLUMNS) + j];
-        }
+        for (int w = 0; w < WARPS; ++w) sum += norm_sums<Net>(call, w)[j];
         sums[Net::LOSSES + Net::LOG_STDS + j] = sum;
     }
 }
 
+// Runs an update: the first `actors` blocks run net 0, the rest net 1, if there are two.
 template <class Shape, class Call> FN void update(const Call& call) {
     const int actors = call.actors, block = block_number();
     if (block < actors) update_net<NetOf<Shape, 0>>(call, block, actors);

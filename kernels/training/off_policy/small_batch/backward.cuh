@@ -1,20 +1,19 @@
 // Backward passes of several networks side by side, for 16 rows; and the gradients of their weights over all rows.
 
-// One network's pass: the indices of its first layer tile and of a tile to overwrite; `grads`, gradients of this block's
-// slice before the activation; and the slice of the last hidden layer.
+// One network's pass: the indices of its first layer tile and of a tile to overwrite; `grads`, the gradients of the
+// pre-activations of this block's slice; `last`, the slice of the last hidden layer's activations.
 struct BackwardPass {
     Net    net;
     int    first_tile, spare_tile;
     float* grads, * last;
 };
 
-// Gradients of the last hidden layers, from those of the outputs, [16, OUTS] per network.
+// Writes the gradients of the last hidden layers' pre-activations to `grads`, from the outputs' gradients [16, OUTS].
 template <int OUTS, int COUNT>
 FN void backward_from_outputs(const BackwardPass (&passes)[COUNT], const float (&grad_outputs)[COUNT][ROWS * OUTS]) {
     constexpr int IN = width_of(HIDDEN - 1), WIDE = slice_width(HIDDEN - 1), EACH = numbers_each(WIDE);
     float         sums[COUNT][EACH] = {};
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         const float* const weights = weights_of(passes[n].net, HIDDEN) + slice_begin(HIDDEN - 1);
         UNROLL
         for (int j = 0; j < EACH; ++j) {
@@ -23,8 +22,7 @@ FN void backward_from_outputs(const BackwardPass (&passes)[COUNT], const float (
             for (int o = 0; o < OUTS; ++o) sums[n][j] += grad_outputs[n][row * OUTS + o] * weights[o * IN + k];
         }
     }
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         UNROLL
         for (int j = 0; j < EACH; ++j) {
             const int i = j * THREADS + thread_rank(), at = i / WIDE * SLICE_STRIDE + i % WIDE;
@@ -33,7 +31,7 @@ FN void backward_from_outputs(const BackwardPass (&passes)[COUNT], const float (
     }
 }
 
-// This block's part of the gradients of layer L's inputs, from those of its slice: calls each(row, column, value).
+// Calls each(row, column, value) with this block's part of the gradients of layer L's inputs; `grads`: of its slice.
 template <int L, class Each> FN void backward_through(const float* grads, const Net& net, const Each& each) {
     constexpr int      IN = width_of(L - 1), WIDE = slice_width(L);
     const int          warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
@@ -58,13 +56,11 @@ template <int L, class Each> FN void backward_through(const float* grads, const 
     }
 }
 
-// From layer L's gradients down to those of layer LAST; calls use(l, net, gradients) for each layer on the way.
+// Runs the backward pass from layer L down to layer LAST; calls use(l, net, gradients of its pre-activations) for each.
 template <int L, int LAST, int COUNT, class Use> FN void backward(const BackwardPass (&passes)[COUNT], const Use& use) {
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) use(L, n, passes[n].grads);
+    FOR_EACH_NET(n, COUNT) use(L, n, passes[n].grads);
     if constexpr (L > LAST) {
-        UNROLL
-        for (int n = 0; n < COUNT; ++n) {
+        FOR_EACH_NET(n, COUNT) {
             float* const tile  = layer_tile(passes[n].spare_tile);
             const auto   write = [&](int row, int column, float x) { tile[row * LAYER_STRIDE + column] = x; };
             backward_through<L>(passes[n].grads, passes[n].net, write);
@@ -95,15 +91,13 @@ template <int L, int LAST, int COUNT, class Use> FN void backward(const Backward
     }
 }
 
-// --- gradients of the weights ---
-
-// Columns of eight are exchanged so that four adjacent rows use different banks.
+// Blocks of eight columns are swapped, so that four adjacent rows use different banks.
 template <int COLUMNS> FN int staged_index(int row, int column) { return row * COLUMNS + (column ^ row % 4 * 8); }
 
-// Starts an asynchronous copy of four numbers to shared memory, or of zeros.
+// Starts an asynchronous copy of four numbers, or of zeros if not `valid`, to shared memory.
 FN void load_four(float* to, const float* from, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from),
-                 "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 FN void await_loads() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -112,8 +106,8 @@ struct Factor {
     const float* rows;
     int          stride, columns;
 
-    // Copies STAGED_ROWS rows of some columns to shared memory. Rows past `count` become zero; columns past `columns` are
-    // left undefined, and so are the gradients computed from them, which nothing reads.
+    // Copies STAGED_ROWS rows of COLUMNS columns to shared memory. Rows past `count` become zero; columns beyond
+    // `columns` stay undefined: nothing reads the gradients computed from them.
     template <int COLUMNS> FN void stage(float* staged, int first_column, int first_row, int count) const {
         if (stride == MAX_WIDTH) {
             constexpr int FOURS = COLUMNS / 4, AT_ONCE = THREADS / FOURS;
@@ -136,8 +130,8 @@ struct Factor {
     }
 };
 
-// A tile of MAX_OUTPUTS x TILE_INPUTS weights, and the biases beside it: gradients of a layer's outputs times its inputs,
-// summed over rows. Returns this thread's part of the sum of their squares.
+// Writes the gradients of a tile of MAX_OUTPUTS x TILE_INPUTS weights, `grads` times `inputs` summed over rows; in
+// the first column of tiles those of the biases. Returns this thread's part of the sum of their squares.
 FN float gradient_tile(float* weights, float* biases, const Factor& grads, const Factor& inputs, int tile, int rows) {
     float* const staged_grads  = staging;
     float* const staged_inputs = staging + STAGED_ROWS * MAX_OUTPUTS;
@@ -195,8 +189,8 @@ FN float gradient_tile(float* weights, float* biases, const Factor& grads, const
     return squares;
 }
 
-// The gradient of a net's parameters. Blocks take its tiles in turn, starting with block `turn`, which becomes the block
-// after the last. Activations and gradients are at [HIDDEN, rows, MAX_WIDTH]. Returns as gradient_tile does.
+// Writes the gradient of a net's parameters; returns this thread's part of its squared norm. Blocks take tiles in turn,
+// from block `turn` on, and set it to the next. `activations` and `grads` are [HIDDEN, rows, MAX_WIDTH].
 FN float net_gradient(const Net& net, float* gradient, const Factor& inputs, const float* activations,
                       const float* grads, const Factor& grad_outputs, int rows, int& turn) {
     float squares = 0;

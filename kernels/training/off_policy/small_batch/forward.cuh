@@ -1,7 +1,7 @@
 // Forward passes of several networks side by side, for 16 rows: a thread waits once for the loads of all networks.
 
-// One network's pass: the index of its first layer tile, its inputs, this block's slice of its last hidden layer and part of
-// its outputs, [16, outs].
+// One network's pass: the index of its first layer tile, its inputs, this block's slice of the last hidden layer and
+// part of the outputs, [16, outs].
 struct ForwardPass {
     Net          net;
     int          first_tile, outs;
@@ -10,18 +10,16 @@ struct ForwardPass {
     float*       outputs_part;
 };
 
-// The first layer, all columns: its weights are [width, inputs].
+// Computes the activations of the first layers, in all columns, from `inputs`.
 template <int COUNT> FN void first_layer(const ForwardPass (&passes)[COUNT]) {
     constexpr int TILES = width_of(0) / 64;
     const int     lane = thread_rank() % WARP, g = lane / 4, q = lane % 4, first = thread_rank() / WARP * TILES * 8;
     float         c[COUNT][TILES][4];
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         const float* const biases = biases_of(passes[n].net, 0) + first + 2 * q;
         FOR_EACH_NUMBER(j, x, TILES) c[n][j][x] = biases[8 * j + x % 2];
     }
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         const int          in      = inputs_of(passes[n].net, 0);
         const float* const weights = weights_of(passes[n].net, 0) + (first + g) * in;
         const float* const low     = passes[n].inputs + g * INPUT_STRIDE, * const high = low + 8 * INPUT_STRIDE;
@@ -37,15 +35,14 @@ template <int COUNT> FN void first_layer(const ForwardPass (&passes)[COUNT]) {
             }
         }
     }
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         float* const tile = layer_tile(passes[n].first_tile) + first + 2 * q;
         FOR_EACH_NUMBER(j, x, TILES) tile[(g + x / 2 * 8) * LAYER_STRIDE + 8 * j + x % 2] = activation(c[n][j][x]);
     }
 }
 
-// Computes this block's slice of layer L in parts: a group of warps takes a part of the inputs, each of its warps eight
-// columns. A thread's inputs are adjacent. Partial sums go to shared memory.
+// Multiplies for this block's slice of layer L: a group of warps takes a part of the inputs, each of its warps eight
+// columns. A thread's inputs are adjacent. Writes partial sums to shared memory, for finish_slice().
 template <int L, int COUNT> FN void partial_products(const ForwardPass (&passes)[COUNT]) {
     constexpr int  IN = width_of(L - 1), TILES = slice_width(L) / 8, GROUPS = WARPS / TILES;
     constexpr int  STEPS = (IN / 16 + GROUPS - 1) / GROUPS;
@@ -54,8 +51,7 @@ template <int L, int COUNT> FN void partial_products(const ForwardPass (&passes)
     const auto     depth_of = [&](int step) { return (step * GROUPS + warp / TILES) * 16 + 4 * q; };
     float          c[COUNT][4] = {};
     if (warp >= GROUPS * TILES) return;
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         const float* const inputs  = layer_tile(passes[n].first_tile + L - 1) + g * LAYER_STRIDE;
         const float* const weights = weights_of(passes[n].net, L) + (slice_begin(L) + warp % TILES * 8 + g) * IN;
         Wide<4>            weight[STEPS] = {};
@@ -79,13 +75,12 @@ template <int L, int COUNT> FN void partial_products(const ForwardPass (&passes)
     FOR_EACH_NUMBER(n, x, COUNT) partial_sums(n)[warp * (ROWS * 8) + (g + x / 2 * 8) * 8 + 2 * q + x % 2] = c[n][x];
 }
 
-// The activations of layer L's slice, from the partial sums and the biases.
+// Writes the activations of this block's slice of layer L, from the partial sums and the biases.
 template <int L, int COUNT>
 FN void finish_slice(const ForwardPass (&passes)[COUNT], const float (&biases)[COUNT][numbers_each(slice_width(L))]) {
     constexpr int  WIDE = slice_width(L), TILES = WIDE / 8, GROUPS = WARPS / TILES;
     constexpr bool LAST = L == HIDDEN - 1;
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         float* const tile = LAST ? passes[n].last : layer_tile(passes[n].first_tile + L) + slice_begin(L);
         UNROLL
         for (int j = 0; j < numbers_each(WIDE); ++j) {
@@ -109,8 +104,7 @@ template <int COUNT> struct OutputWeights {
     static constexpr int EACH = slice_width(HIDDEN - 1) / OUTPUT_LANES;
     float                of[COUNT][EACH];
     FN OutputWeights(const ForwardPass (&passes)[COUNT]) {
-        UNROLL
-        for (int n = 0; n < COUNT; ++n) load(of[n], passes[n], thread_rank() / OUTPUT_LANES);
+        FOR_EACH_NET(n, COUNT) load(of[n], passes[n], thread_rank() / OUTPUT_LANES);
     }
     static FN void load(float (&weights)[EACH], const ForwardPass& pass, int i) {
         const float* const row =
@@ -120,11 +114,11 @@ template <int COUNT> struct OutputWeights {
     }
 };
 
+// Writes this block's part of the outputs: the product of its slice of the last hidden layer, without biases.
 template <int COUNT> FN void partial_outputs(const ForwardPass (&passes)[COUNT], OutputWeights<COUNT>& weights) {
     constexpr int EACH = OutputWeights<COUNT>::EACH;
     const int     lane = thread_rank() % OUTPUT_LANES, begin = thread_rank() / OUTPUT_LANES;
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         NO_UNROLL
         for (int i = begin; i < ROWS * passes[n].outs; i += THREADS / OUTPUT_LANES) {
             float sum = 0;
@@ -143,8 +137,7 @@ template <int COUNT> FN void partial_outputs(const ForwardPass (&passes)[COUNT],
 // Copies the other blocks' slices of layer l into this block's tiles of the full layer.
 template <int COUNT> FN void gather_slices(const ForwardPass (&passes)[COUNT], int l) {
     cluster_barrier();
-    UNROLL
-    for (int n = 0; n < COUNT; ++n) {
+    FOR_EACH_NET(n, COUNT) {
         NO_UNROLL
         for (int i = thread_rank(); i < ROWS * width_of(l); i += THREADS) {
             float* const at   = layer_tile(passes[n].first_tile + l) + i / width_of(l) * LAYER_STRIDE + i % width_of(l);
@@ -163,8 +156,7 @@ template <int L = 0, int COUNT> FN void forward(const ForwardPass (&passes)[COUN
         block_barrier();
         if constexpr (LAST) {
             OutputWeights<COUNT> weights(passes);
-            UNROLL
-            for (int n = 0; n < COUNT; ++n) {
+            FOR_EACH_NET(n, COUNT) {
                 NO_UNROLL
                 for (int i = thread_rank(); i < ROWS * slice_width(0); i += THREADS) {
                     const int row = i / slice_width(0), k = i % slice_width(0);
@@ -178,8 +170,7 @@ template <int L = 0, int COUNT> FN void forward(const ForwardPass (&passes)[COUN
     } else {
         constexpr int EACH = numbers_each(slice_width(L));
         float         biases[COUNT][EACH];
-        UNROLL
-        for (int n = 0; n < COUNT; ++n) {
+        FOR_EACH_NET(n, COUNT) {
             UNROLL
             for (int j = 0; j < EACH; ++j) {
                 const int k  = (j * THREADS + thread_rank()) % slice_width(L);

@@ -1,6 +1,6 @@
 // The optimiser's step along a gradient, the temperature's, and the two kernels.
 
-// Sums [count, rows] over rows. Not inlined: code that runs once costs most when it is fetched.
+// Sums [count, rows] over rows. Not inlined, as code that runs once takes most of its time to be fetched.
 static __device__ __noinline__ void sum_rows(float* totals, const float* sums, int count, int rows) {
     const int warp = thread_rank() / WARP, lane = thread_rank() % WARP;
     NO_UNROLL
@@ -13,7 +13,7 @@ static __device__ __noinline__ void sum_rows(float* totals, const float* sums, i
     }
 }
 
-// Takes Adam's step, and moves the target network. `squares` is this thread's part of the gradient's squared norm;
+// Takes Adam's step, and moves `target` by tau. `squares` is this thread's part of the gradient's squared norm;
 // meanwhile() runs while other blocks finish their parts.
 template <class Call, class Meanwhile>
 FN void step(const Call& call, float* target, float squares, u32* arrivals, const Meanwhile& meanwhile) {
@@ -88,8 +88,7 @@ template <class Call> FN void temperature_step(const Call& call) {
     write_outcome(temperature, outcome, steps);
 }
 
-// --- 16 rows: sums over the cluster, and actions ---
-
+// Sums the blocks' parts of the actor's outputs, and adds the biases.
 FN void sum_outputs(RowValues& values, const Net& actor) {
     cluster_barrier();
     NO_UNROLL
@@ -100,7 +99,7 @@ FN void sum_outputs(RowValues& values, const Net& actor) {
     block_barrier();
 }
 
-// Q-values of the first `count` of: NETS critics, then their NETS targets.
+// Sums the blocks' parts of the Q-values of `count` nets, first NETS critics, then their NETS targets; adds the biases.
 FN void sum_q(RowValues& values, int count, const float* critics, const float* targets) {
     cluster_barrier();
     NO_UNROLL
@@ -122,9 +121,7 @@ FN float write_action(float* inputs, const float* outputs, const float* normal, 
     return log_prob;
 }
 
-// --- critics ---
-
-// A row's loss, by one of 16 threads, and its gradients with respect to the Q-values.
+// Writes a row's critic loss and its gradients with respect to the Q-values; each of 16 threads calls it for a row.
 template <class Call>
 FN void critic_loss(const Call& call, RowValues& values, int row, float log_prob, float temperature) {
     const int  r      = thread_rank(), rows = int(call.rows);
@@ -134,8 +131,7 @@ FN void critic_loss(const Call& call, RowValues& values, int row, float log_prob
         const float* const next_q = &values.q[NETS][r];
         target = td_target(next_q, ROWS, temperature, log_prob, call.returns[row], call.discounts[row]);
     }
-    UNROLL
-    for (int net = 0; net < NETS; ++net) {
+    FOR_EACH_NET(net, NETS) {
         const float error = valid ? values.q[net][r] - target : 0.0f;
         loss += 0.5f * error * error;
         values.grad_q[net][r] = error;
@@ -147,6 +143,7 @@ FN void critic_loss(const Call& call, RowValues& values, int row, float log_prob
     }
 }
 
+// Computes the gradient of the critics' loss for a batch, and takes their step, if this process is alone.
 template <class Call> FN void update_critics(const Call& call) {
     RowValues&   values = row_values();
     const int    rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank();
@@ -154,11 +151,10 @@ template <class Call> FN void update_critics(const Call& call) {
     u32* const   arrivals = reinterpret_cast<u32*>(call.arrivals);
     float* const inputs = input_tile(0), * const next_inputs = input_tile(1);
     const Index  net_size = Index(HIDDEN) * rows * MAX_WIDTH;
-    ForwardPass  critics[NETS], targets[NETS], first_passes[1 + NETS];  // the actor uses the first target's tiles before it
+    ForwardPass  critics[NETS], targets[NETS], first_passes[1 + NETS];  // actor and first target share tiles
     first_passes[0] = {{call.next_actor, -1}, NETS * LAYER_TILES_OF_NET, OUTPUTS,
                        next_inputs,           slice_tile(NETS),          values.outputs_part};
-    UNROLL
-    for (int net = 0; net < NETS; ++net) {
+    FOR_EACH_NET(net, NETS) {
         const int target = NETS + net;
         critics[net] = {{call.critics, net}, net * LAYER_TILES_OF_NET, 1, inputs, slice_tile(net), values.q_part[net]};
         targets[net] = {{call.targets, net}, target * LAYER_TILES_OF_NET, 1,
@@ -193,8 +189,7 @@ template <class Call> FN void update_critics(const Call& call) {
         }
         block_barrier();
         BackwardPass passes[NETS];
-        UNROLL
-        for (int net = 0; net < NETS; ++net) {
+        FOR_EACH_NET(net, NETS) {
             const ForwardPass& critic = critics[net], & target = targets[net];
             passes[net] = {critic.net, critic.first_tile, target.first_tile, target.last, critic.last};
             store_activations(call.activations + net * net_size, critic.first_tile, critic.last, first, rows);
@@ -219,14 +214,11 @@ template <class Call> FN void update_critics(const Call& call) {
     if (call.alone) step(call, call.targets, squares, arrivals, [] {});
 }
 
-// --- the actor ---
-
-// A row's loss, by one of 16 threads, and its gradients with respect to the Q-values and the temperature.
+// Writes a row's actor loss and its gradients with respect to Q-values and temperature; each of 16 threads calls it.
 template <class Call>
 FN void actor_loss(const Call& call, RowValues& values, int row, bool valid, float log_prob, float temperature) {
     const int r = thread_rank(), rows = int(call.rows), critic = actors_critic(&values.q[0][r], ROWS);
-    UNROLL
-    for (int net = 0; net < NETS; ++net) values.grad_q[net][r] = valid && critic == net ? -1.0f : 0.0f;
+    FOR_EACH_NET(net, NETS) values.grad_q[net][r] = valid && critic == net ? -1.0f : 0.0f;
     if (row >= rows || cluster_rank() != 0) return;
     const float loss = (STOCHASTIC ? temperature * log_prob : 0.0f) - values.q[critic][r];
     call.sums[Index(POLICY_LOSS) * rows + row] = valid ? loss : 0.0f;
@@ -274,10 +266,10 @@ FN void add_action_gradients(RowValues& values, const BackwardPass& pass) {
     }
 }
 
-// A row's gradients with respect to the actor's outputs, by one of 16 threads.
+// Writes the loss's gradients with respect to a row's outputs of the actor; each of 16 threads calls it for a row.
 template <class Call>
-FN void output_gradients(const Call& call, RowValues& values, const float* inputs, const float* normal, int row, bool valid,
-                         float temperature) {
+FN void output_gradients(const Call& call, RowValues& values, const float* inputs, const float* normal, int row,
+                         bool valid, float temperature) {
     const int    r = thread_rank(), rows = int(call.rows);
     float* const grads = values.grad_outputs[0] + r * OUTPUTS;
     NO_UNROLL
@@ -292,6 +284,7 @@ FN void output_gradients(const Call& call, RowValues& values, const float* input
     }
 }
 
+// Computes the gradients of actor and temperature for a batch, and takes their steps, if this process is alone.
 template <class Call> FN void update_actor(const Call& call) {
     RowValues&        values = row_values();
     const int         rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank();
@@ -300,10 +293,9 @@ template <class Call> FN void update_actor(const Call& call) {
     float* const      inputs = input_tile(0);
     const ForwardPass actor[1] = {{{call.actor, -1}, 0, OUTPUTS, inputs, slice_tile(0), values.outputs_part}};
     ForwardPass       critics[NETS];
-    UNROLL
-    for (int net = 0; net < NETS; ++net) {
-        const int number = 1 + net;
-        critics[net] = {{call.critics, net}, number * LAYER_TILES_OF_NET, 1, inputs, slice_tile(number), values.q_part[net]};
+    FOR_EACH_NET(net, NETS) {
+        const int first_tile = (1 + net) * LAYER_TILES_OF_NET;
+        critics[net] = {{call.critics, net}, first_tile, 1, inputs, slice_tile(1 + net), values.q_part[net]};
     }
     NO_UNROLL
     for (int tile = cluster_number(); tile < tiles; tile += cluster_count()) {
@@ -327,8 +319,7 @@ template <class Call> FN void update_actor(const Call& call) {
         for (int i = r; i < ROWS * WIDTH; i += THREADS) values.grad_actions_part[i] = 0;
         block_barrier();
         BackwardPass passes[NETS];
-        UNROLL
-        for (int net = 0; net < NETS; ++net) {
+        FOR_EACH_NET(net, NETS) {
             const ForwardPass& critic = critics[net];
             const int          spare_tile = (1 + NETS) * LAYER_TILES_OF_NET + net;
             passes[net] = {critic.net, critic.first_tile, spare_tile, slice_tile(1 + NETS + net), critic.last};
@@ -336,11 +327,12 @@ template <class Call> FN void update_actor(const Call& call) {
         backward_from_outputs<1>(passes, values.grad_q);
         block_barrier();
         if constexpr (HIDDEN > 1) backward<HIDDEN - 1, 1>(passes, [](int, int, const float*) {});
-        UNROLL
-        for (int net = 0; net < NETS; ++net) add_action_gradients(values, passes[net]);
+        FOR_EACH_NET(net, NETS) add_action_gradients(values, passes[net]);
         cluster_barrier();
         NO_UNROLL
-        for (int i = r; i < ROWS * WIDTH; i += THREADS) values.grad_actions[i] = cluster_sum(values.grad_actions_part + i);
+        for (int i = r; i < ROWS * WIDTH; i += THREADS) {
+            values.grad_actions[i] = cluster_sum(values.grad_actions_part + i);
+        }
         block_barrier();
         if (r < ROWS) output_gradients(call, values, inputs, normal, row, valid, temperature);
         block_barrier();
@@ -367,8 +359,6 @@ template <class Call> FN void update_actor(const Call& call) {
     }
     if (!call.alone) return;
     step(call, call.target, squares, arrivals, [&] {
-        if constexpr (STOCHASTIC) {
-            if (block_number() == turn) temperature_step(call);
-        }
+        if constexpr (STOCHASTIC) if (block_number() == turn) temperature_step(call);
     });
 }

@@ -1,16 +1,16 @@
 // SAC, TD3 and DDPG with a small batch: a launch updates the critics, another the actor. Hopper GPUs only.
 //
-// A cluster of 8 blocks takes 16 rows through all layers. Each block computes the full first layer, and its slice of each
-// later hidden layer, an eighth of the columns. Outputs and gradients with respect to a layer's inputs are sums over the
-// blocks. Weights are read from the L2 cache. Products are in TF32; output layers, losses and biases in float32.
+// A cluster of 8 blocks takes 16 rows through all layers. Each block computes the full first layer, and its slice of
+// later hidden layers, an eighth of the columns. Outputs and gradients of a layer's inputs are sums over the blocks.
+// Weights are read from the L2 cache. Products are in TF32; output layers, losses and biases in float32.
 //
-// Generated before it, beside what losses.cuh reads: HIDDEN (layers), width_of(l) of a hidden layer; offsets of parameters,
-// critic_weights(net, l), critic_biases(net, l), actor_weights(l), actor_biases(l), l up to HIDDEN; activation(x), and
-// slope(y), its derivative where its value is y; MAX_WIDTH of a layer, the stride of rows in memory; MAX_OUTPUTS of an
-// actor.
+// Generated before it, besides the constants of losses.cuh: HIDDEN (layers), width_of(l) of a hidden layer; offsets of
+// parameters, critic_weights(net, l), critic_biases(net, l), actor_weights(l), actor_biases(l), l up to HIDDEN;
+// activation(x), and slope(y), its derivative where its value is y; MAX_WIDTH of a layer, the stride of rows in memory;
+// MAX_OUTPUTS of an actor.
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP, ROWS = 16;
-constexpr int CLUSTER = 8;  // blocks; no such device allows more everywhere
+constexpr int CLUSTER = 8;  // blocks; the portable maximum
 
 #define KERNEL_OF_CLUSTERS(name, Call, threads, blocks) \
     KERNEL_AS(name, Call, __cluster_dims__(CLUSTER) __launch_bounds__(threads, blocks))
@@ -26,15 +26,15 @@ FN void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Reads what block `rank` of the cluster has in its shared memory where this block has `local`.
+// Reads from the shared memory of block `rank` of the cluster, at the address that is `local` in this block.
 FN void read_remote(float& value, const float* local, int rank) {
     u32 address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(u32(__cvta_generic_to_shared(local))), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(local)), "r"(rank));
     asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
 }
 FN void read_remote(Wide<4>& four, const float* local, int rank) {
     u32 address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(u32(__cvta_generic_to_shared(local))), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(local)), "r"(rank));
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(four.value[0]), "=f"(four.value[1]), "=f"(four.value[2]), "=f"(four.value[3])
                  : "r"(address) : "memory");
@@ -59,7 +59,7 @@ FN Wide<4> cluster_sum_of_four(const float* local) {
 
 // --- shared memory ---
 
-// Strides put what a warp reads at once into different banks.
+// The strides avoid bank conflicts.
 constexpr int INPUT_STRIDE = (INPUTS + 7) / 8 * 8 + 4, LAYER_STRIDE = MAX_WIDTH + 20;
 constexpr int SLICE_STRIDE = MAX_WIDTH / CLUSTER + 4;
 constexpr int MAX_NETS = 1 + NETS;  // that run forward at once
@@ -85,14 +85,12 @@ struct RowValues {
 };
 FN RowValues& row_values() { return *reinterpret_cast<RowValues*>(staging + ROW_VALUES_AT); }
 
-// With half of a multiprocessor's shared memory, two blocks fit on it. Then all clusters find room, though groups of
-// multiprocessors differ in size from device to device.
+// If a block needs at most half of a multiprocessor's shared memory, two fit on it. Then all clusters find room, though
+// groups of multiprocessors differ in size from device to device.
 constexpr int STAGED_ROWS = 256, TILE_INPUTS = 32;  // of gradient_tile
 constexpr int SHARED_BYTES =
     maximum(4 * ROW_VALUES_AT + int(sizeof(RowValues)), 4 * STAGED_ROWS * (MAX_OUTPUTS + TILE_INPUTS));
 constexpr int BLOCKS = SHARED_BYTES <= 113 * 1024 ? 2 : 1;
-
-// --- networks ---
 
 struct Net {
     const float* flat;
@@ -114,8 +112,6 @@ FN constexpr int numbers_each(int columns) { return (ROWS * columns + THREADS - 
 
 FN Wide<4> four(const float* at) { return *reinterpret_cast<const Wide<4>*>(at); }
 FN u32     rounded(float x)      { return Tf32::rounded(x); }
-
-// --- between tiles and memory ---
 
 // Loads a tile. A row has `columns` numbers of `rows`, then `more_columns` of `more`, then zeros; rows from `count` on
 // are zero.
