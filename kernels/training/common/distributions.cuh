@@ -159,7 +159,7 @@ struct Rows {
     }
 };
 
-constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;  // unrolled: with many elements that would take compilers minutes
+constexpr int AT_ONCE = WIDTH <= 8 ? WIDTH : 1;  // elements per iteration: to unroll many takes compilers minutes
 constexpr int SHARE = (WIDTH + SHARES - 1) / SHARES;  // consecutive elements of each thread of a warp
 
 // Log-probability and entropy summed over all elements: first within each share, then over shares, in a fixed order.

@@ -36,7 +36,7 @@ FN void write_statistics(const MeasureCall& call, const double (&sum)[MOMENTS]) 
         call.normaliser[1] = float(1.0 / (square_root(squares[ADVANTAGE] / count) + MIN_STD));
     }
     for (int s = 0; s < SUMS; ++s) call.metrics[s] = 0;
-    // Returns minus values are the advantages.
+    // Advantages are returns minus values: their variance is the unexplained part of the returns'.
     const double unexplained = squares[ADVANTAGE] / count / maximum(squares[RETURN] / count, MIN_VARIANCE);
     call.metrics[EXPLAINED_VARIANCE]  = float(1.0 - unexplained);
     call.metrics[LARGEST_OBSERVATION] = *call.largest;

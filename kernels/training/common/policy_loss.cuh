@@ -36,7 +36,7 @@ FN Loss value_loss(const LossCall& call, Index index, float value) {
     if (call.clips_values) {
         const float old = call.old_values[index], moved = value - old;
         const float bound = old + clip(moved, -call.value_clip, call.value_clip) - target;
-        // Beyond the clip range, and with the smaller error: the loss is the clipped value's, without a gradient.
+        // The larger loss counts: beyond the clip range the clipped value's, which has no gradient.
         const bool beyond = moved < -call.value_clip || call.value_clip < moved;
         if (beyond && 0.5f * bound * bound > loss.value) loss = {0.5f * bound * bound, 0.0f};
     }

@@ -37,8 +37,8 @@ template <int N> FN void round_once(float (&c)[N][4]) {
     FOR_EACH_NUMBER(j, q, N) c[j][q] = Arithmetic::rounded_once(c[j][q]);
 }
 
-// The base of matrix descriptors of some tiles, in units of 16 bytes, and the address of tiles of the same layout
-// (`reference`), from which offsets count. The base is reloaded from shared memory for each tile of rows: otherwise the
+// The base of matrix descriptors of some tiles, in units of 16 bytes, and the address of tiles of the same layout as
+// the origin of offsets (`reference`). The base is reloaded from shared memory for each tile of rows: otherwise the
 // compiler would keep all descriptors in registers.
 struct TileBase {
     const unsigned char* reference;

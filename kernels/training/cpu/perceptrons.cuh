@@ -188,7 +188,7 @@ FN void weight_gradients(float* gradient, float* bias_gradient, const float* gra
     }
 }
 
-// Writes the gradients of weights and biases; each tile of the launch computes those of UNITS outputs of a layer.
+// Writes the gradients of weights and biases; each tile of the launch has a group of UNITS outputs of a layer.
 KERNEL(kernel_gradient, GradientCall) {
     const Index tiles = (call.rows + LANES - 1) / LANES;
     FOR_EACH_ENV(env, BLOCKS * LANES) {

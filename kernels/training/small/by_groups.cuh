@@ -146,7 +146,7 @@ template <class Role, class Call> struct Learner {
             fence_registers(left_x);
             float y[HIDDEN_1 / 8][4];
             set_to_bias(y, net.bias_1, lane);
-            wait_products<0>();  // of the previous tile: the compiler would serialise them with the next products
+            wait_products<0>();  // of the previous tile; else the compiler serialises them with the next products
             multiply_now(y, left_x, net.first);
             activate(y);
             group_barrier();  // all warps have finished the previous tile
@@ -205,7 +205,7 @@ template <class Role, class Call> struct Learner {
             tiles.grad_z.store_rows(grad_z);
             gather(left_grad_z, grad_z);
             fence_registers(left_grad_z);
-            wait_products<0>();  // no product reads z after the next barrier
+            wait_products<0>();  // after the next barrier z, which these products read, is overwritten
             fence_registers(grad_3);
         }
         publish();

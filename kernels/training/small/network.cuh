@@ -9,7 +9,7 @@ FN constexpr int stride_of(int columns) { return padded(columns + 8, 16) - 8; }
 
 constexpr int INPUTS = padded(FEATURES, DEPTH);
 
-// The index of a weight in the order in which products read: DEPTH inputs of an output, then those of the next output.
+// The index of a weight in the order of products' reads: DEPTH inputs of an output, then as many of the next output.
 FN constexpr int packed_index(int in, int out, int outs) {
     return (in / DEPTH * outs + out) * DEPTH + Arithmetic::slot(in % DEPTH);
 }

@@ -3,7 +3,7 @@
 // its sums at the end; step.cuh adds the sums of all blocks. A Learner (by_warps.cuh, by_groups.cuh) runs a tile.
 
 struct SampleRow : Sample {
-    int       next_index;  // of this row in the tile after
+    int       next_index;  // of this row's sample in the next tile
     InputRows x;
 };
 
@@ -36,7 +36,7 @@ template <int OUTPUTS, int N> FN void fetch_outputs(float (&grad_out)[N][4], con
 // The network of a block: a compile-time constant, or chosen at run time if both networks run the same code.
 template <bool ACTOR> struct FixedRole {
     static constexpr bool is_actor = ACTOR;
-    static constexpr int  OUTPUTS  = ACTOR ? PARAMETERS : 1;  // the number for which there is memory
+    static constexpr int  OUTPUTS  = ACTOR ? PARAMETERS : 1;  // outputs that fit in the memory
     FN static constexpr int outputs() { return OUTPUTS; }
 };
 struct BlockRole {

@@ -25,7 +25,7 @@ template <int N, class Each> FN void for_columns(int d, const Each& each) {
     }
 }
 
-// Sets number[h] to row h's number in columns[h], one of element d's columns, in all four threads that share the row.
+// Sets number[h] to row h's number in columns[h], a column of element d, in all four threads that share the row.
 template <int N> FN void select_column(float (&number)[2], const float (&c)[N][4], int d, const int (&columns)[2]) {
     number[0] = number[1] = 0;
     for_columns<N>(d, [&](int j, int p, int column, bool) {

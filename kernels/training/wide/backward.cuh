@@ -127,7 +127,7 @@ FN float sum_columns(float (&x)[4][2]) {
 }
 
 // Turns gradients of activations into gradients of pre-activations, with layer normalisation. `tile` has the normalised
-// pre-activations. Adds the gradients of gains to the warp's `sums`, those of shifts NORM_COLUMNS later.
+// pre-activations. Adds the gradients of gains to the warp's `sums`, and of shifts NORM_COLUMNS later.
 template <class Net, int N, class Tile>
 FN void norm_backward(float (&c)[N][4], const Tile& tile, const float (&inverse)[2], const float* gains,
                       const float* shifts, float* sums) {
@@ -190,7 +190,7 @@ FN void norm_backward(float (&c)[N][4], const Tile& tile, const float (&inverse)
     }
 }
 
-// The sums of the gradients of gains and shifts of one of the block's warps.
+// A warp's sums of the gradients of gains and shifts; `warp` counts in the block.
 template <class Net, class Call> FN float* norm_sums(const Call& call, int warp = thread_rank() / WARP) {
     return call.norm_sums + (block_number() * Index(WARPS) + warp) * (2 * Net::NORM_COLUMNS);
 }

@@ -65,10 +65,10 @@ template <class Stream> struct StreamedRows : WarpContext<typename Stream::NetTy
 
     FN explicit StreamedRows(const Stream& stream_)
         : WarpContext<Net>(stream_.memory), memory(stream_.memory), stream(stream_), rows(memory.rows[group]) {
-        if (Stream::takes_turns() && group == GROUPS - 1) pass_turn();  // the first turn is the first group's
+        if (Stream::takes_turns() && group == GROUPS - 1) pass_turn();  // the first group has the first turn
     }
     FN ~StreamedRows() {
-        if (Stream::takes_turns() && group == 0) wait_turn();  // the last turn is not used
+        if (Stream::takes_turns() && group == 0) wait_turn();  // matches the last pass_turn()
     }
 
     // Adds the product of the rows and the ring's next stages, for 8 N columns. The depth is INNER, or 8 N if `square`;
@@ -319,7 +319,7 @@ struct InferenceRows : InferenceTile {
     }
 };
 
-// Runs a worker's tiles with streamed weights; the arguments are those of run_network().
+// Runs a worker's tiles with streamed weights; takes the arguments of run_network().
 template <class Net, class Call, class IndexOf, class Use>
 FN void run_streamed(const Call& call, int worker, int workers, const IndexOf& index_of, u32* largest, const u8* alive,
                  const Use& use) {
@@ -355,10 +355,10 @@ template <class Net> struct ResidentRows : WarpContext<Net> {
 
     FN explicit ResidentRows(Memory& memory)
         : WarpContext<Net>(memory), weights(u32(shuffle(int(shared_address(memory.weights)), 0))) {
-        if (group == GROUPS - 1) pass_turn();  // the first turn is the first group's
+        if (group == GROUPS - 1) pass_turn();  // the first group has the first turn
     }
     FN ~ResidentRows() {
-        if (group == 0) wait_turn();  // the last turn is not used
+        if (group == 0) wait_turn();  // matches the last pass_turn()
     }
     template <int N, class Add> FN void multiply(float (&c)[N][4], const Add& add) const {
         fence_registers(c);
@@ -468,7 +468,7 @@ FN void normalise_inputs(InputFragment<Net>& x, const WarpContext<Net>& warp, co
     }
 }
 
-// Runs a worker's tiles with all weights in shared memory; the arguments are those of run_network().
+// Runs a worker's tiles with all weights in shared memory; takes the arguments of run_network().
 template <class Net, class Call, class IndexOf, class Use>
 FN void run_resident(const Call& call, int worker, int workers, const IndexOf& index_of, u32* largest, const u8* alive,
                      const Use& use) {

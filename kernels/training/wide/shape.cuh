@@ -126,7 +126,7 @@ template <class S, int NET> struct NetOf : S {
     }
 };
 
-// The address of a unit's saved tile, tile `number` of the net; `ahead`: of the layer that comes so many later.
+// The address of a unit's saved tile `number` + `ahead`; the tiles between have the same size.
 template <class Net, class Call> FN unsigned char* saved_unit(const Call& call, int number, Index unit, int ahead = 0) {
     const u64 before = Net::saved_offset(number);
     const u64 each   = u64(Net::saved_lines(number)) * GROUP_ROWS * sizeof(Stored);  // the same for the layers `ahead`

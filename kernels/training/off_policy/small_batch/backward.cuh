@@ -130,8 +130,8 @@ struct Factor {
     }
 };
 
-// Writes the gradients of a tile of MAX_OUTPUTS x TILE_INPUTS weights, `grads` times `inputs` summed over rows; in
-// the first column of tiles those of the biases. Returns this thread's part of the sum of their squares.
+// Writes the gradients of a tile of MAX_OUTPUTS x TILE_INPUTS weights, `grads` times `inputs` summed over rows;
+// the first column of tiles also the biases' gradients. Returns this thread's part of the sum of their squares.
 FN float gradient_tile(float* weights, float* biases, const Factor& grads, const Factor& inputs, int tile, int rows) {
     float* const staged_grads  = staging;
     float* const staged_inputs = staging + STAGED_ROWS * MAX_OUTPUTS;

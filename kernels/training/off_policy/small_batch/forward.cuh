@@ -46,7 +46,7 @@ template <int COUNT> FN void first_layer(const ForwardPass (&passes)[COUNT]) {
 template <int L, int COUNT> FN void partial_products(const ForwardPass (&passes)[COUNT]) {
     constexpr int  IN = width_of(L - 1), TILES = slice_width(L) / 8, GROUPS = WARPS / TILES;
     constexpr int  STEPS = (IN / 16 + GROUPS - 1) / GROUPS;
-    constexpr bool EVEN  = IN / 16 % GROUPS == 0;  // otherwise some groups' last step is past the depth: zeros
+    constexpr bool EVEN  = IN / 16 % GROUPS == 0;  // otherwise some groups' last step is beyond IN, and adds zeros
     const int      warp = thread_rank() / WARP, lane = thread_rank() % WARP, g = lane / 4, q = lane % 4;
     const auto     depth_of = [&](int step) { return (step * GROUPS + warp / TILES) * 16 + 4 * q; };
     float          c[COUNT][4] = {};

@@ -60,7 +60,7 @@ FN void step(const Call& call, float* target, float squares, u32* arrivals, cons
     if (begin == 0) write_outcome(call, outcome, steps);
 }
 
-// The temperature as a call of adam.cuh, which reads these names: a network of one weight, its logarithm.
+// The temperature as arguments for adam.cuh's functions: a network of one weight, the temperature's logarithm.
 struct Temperature {
     const float* learning_rate;
     double       log_beta1, log_beta2;
