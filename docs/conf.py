@@ -17,7 +17,7 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
-from sphinx.ext.autodoc.mock import mock
+from sphinx.ext.autodoc.mock import mock  # type: ignore[attr-defined]  # a documented name, re-exported
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
