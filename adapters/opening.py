@@ -72,7 +72,7 @@ def check_full_rows(env: EnvT) -> EnvT:
 
 
 def check_render_mode(spec: Spec, render_mode: str | None) -> None:
-    """Raise a ValueError if the spec has a drawing and the render mode is not one of a single replica."""
+    """Raise a ValueError if the spec has a drawing and the mode is not ``rgb_array``, ``human`` or None."""
     if spec.drawing is not None and render_mode not in (None, "rgb_array", "human"):
         raise ValueError(
             f"render_mode is {render_mode!r}, but one replica of {spec.id} supports 'rgb_array', 'human' and None"

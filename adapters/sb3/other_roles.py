@@ -103,7 +103,7 @@ class RandomPolicy:
         return self._low + (drawn.to(torch.int64) if self._integers else drawn)
 
     def sample_masked(self, mask: torch.Tensor) -> torch.Tensor:
-        """Return a random action for each agent among those that a mask ``[num_envs, agents, choices]`` allows."""
+        """Return random actions that a mask ``[num_envs, agents, choices]`` allows, one for each agent."""
         shape = (*mask.shape[:-1], len(choices(self._space)))
         units = torch.rand(shape, device=self._device, generator=self._generator, dtype=torch.float64)
         actions: torch.Tensor = sample_masked(self._space, mask, units)

@@ -85,8 +85,8 @@ class Results(ABC):
     def fetch(self, read: ReadResult) -> dict[str, np.ndarray]:
         """Return the results of the last step as NumPy arrays by name.
 
-        Later steps do not change them, except those of ``EPISODE_ARRAYS``: these are valid only in rows of episodes
-        that ended, and must be copied before the next step. ``read`` returns the environment's array of a result.
+        Later steps change only ``EPISODE_ARRAYS``, which are valid only in rows of episodes that ended: copy these rows
+        before the next step. ``read`` returns the environment's array of a result.
         """
 
 

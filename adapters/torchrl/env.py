@@ -79,7 +79,7 @@ class Env(EnvBase):
         self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Step all replicas except those that a ``_step`` mask excludes, which must be done; return new tensors."""
+        """Step all replicas except done replicas that a ``_step`` mask excludes; return new tensors."""
         step_mask = tensordict.get("_step", None)
         if step_mask is None:
             return self._with_valid_actions(self._grouped.step(tensordict))

@@ -190,7 +190,7 @@ def _open_run(path: Path, options: SourceOptions) -> ReplaySource:
 def _open_policies(
     loaded: "TrainedPolicies", options: SourceOptions, title: str, facts: Mapping[str, str], seed: int
 ) -> ReplaySource:
-    """Return a new environment with these policies; its first episodes are those of an evaluation with this seed."""
+    """Return a new environment with these policies, whose first episodes equal an evaluation's with this seed."""
     from gpu_envs.training.process.device import explain_out_of_memory
 
     count, config, device = _replica_count(options.replicas), loaded.config, loaded.device

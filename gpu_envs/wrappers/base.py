@@ -104,7 +104,7 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         return torch.zeros(shape, dtype=dtype, device=self._torch_device)
 
     def _check_box(self, space: spaces.Space[Any], what: str, dtypes: Collection[str] = ()) -> spaces.Box:
-        """Return the space, or raise a TypeError unless it is a Box of one of the dtypes (empty: any)."""
+        """Return the space, or raise a TypeError unless it is a Box with an allowed dtype (empty: any)."""
         if not isinstance(space, spaces.Box) or (dtypes and space.dtype.name not in dtypes):
             dtype = f" of {' or '.join(dtypes)}" if dtypes else ""
             raise TypeError(f"{type(self).__name__} needs {what} in a Box{dtype}; the wrapped environment has {space}")
