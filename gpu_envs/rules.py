@@ -9,7 +9,7 @@ Rules are translated to C++ and never run by Python, so nothing here does anythi
 translation can be imported by name, in capitals: ``AGENTS``, the number of each role, and ``fixed`` parameters.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeAlias, final
 
 __all__ = [
@@ -95,8 +95,8 @@ class World(_Fields):
 class Random:
     """A random number generator."""
 
-    def uniform(self, low: float, high: float) -> float:
-        """Draw a float uniformly from ``low`` to ``high``."""
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """Draw a float uniformly from ``low`` to ``high``; give both or neither."""
         _raise_not_run()
 
     def integer(self, n: int) -> int:
@@ -105,6 +105,25 @@ class Random:
 
     def normal(self, mean: float, std: float) -> float:
         """Draw a float from the normal distribution."""
+        _raise_not_run()
+
+    def exponential(self, rate: float) -> float:
+        """Draw a float from the exponential distribution, whose mean is ``1 / rate``."""
+        _raise_not_run()
+
+    def poisson(self, mean: float) -> int:
+        """Draw a number of events from the Poisson distribution; ``mean`` up to 10,000."""
+        _raise_not_run()
+
+    def binomial(self, n: int, p: float) -> int:
+        """Draw the number of successes in ``n`` trials, each with the probability ``p``."""
+        _raise_not_run()
+
+    def choice(self, weights: Sequence[float]) -> int:
+        """Draw an index of ``weights``, with a probability proportional to its weight; at most 64 weights.
+
+        Negative weights count as 0. If all are 0, the last index is returned.
+        """
         _raise_not_run()
 
     def bits(self) -> int:

@@ -15,7 +15,7 @@ from gpu_envs.backend.structs import Struct
 DIALECT_HEADERS = ("dialect/portable.cuh", "dialect/gpu.cuh", "dialect/cpu.cuh", "dialect/rows.cuh")
 """The first headers of every program."""
 
-MATH_HEADERS = ("dialect/math.cuh", "dialect/philox.cuh")
+MATH_HEADERS = ("dialect/math.cuh", "dialect/philox.cuh", "dialect/random.cuh")
 """The headers that follow the definition of the type ``real``."""
 
 ELEMENTARY_HEADER = "dialect/elementary.cuh"

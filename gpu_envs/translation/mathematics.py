@@ -155,11 +155,14 @@ _HINTS = {
 }
 
 RANDOM_REPLACEMENTS = {
-    "random": "random.uniform(0.0, 1.0)",
-    "rand": "random.uniform(0.0, 1.0)",
+    "random": "random.uniform()",
+    "rand": "random.uniform()",
     "randint": "random.integer(n), from 0 to n - 1",
     "randrange": "random.integer(n), from 0 to n - 1",
-    "choice": "random.integer(n) as an index",
+    "choice": "random.choice(weights), the index of the chosen weight, or random.integer(n)",
+    "choices": "random.choice(weights), the index of the chosen weight",
+    "expovariate": "random.exponential(rate)",
+    "binomialvariate": "random.binomial(n, p)",
     "gauss": "random.normal(0.0, 1.0)",
     "normalvariate": "random.normal(0.0, 1.0)",
     "randn": "random.normal(0.0, 1.0)",
@@ -193,7 +196,7 @@ def refusal_of(function: Any) -> RefusedError:
     if module == "random":
         return RefusedError(
             f"Python's random.{name} is not translated",
-            f"Use the argument random: {RANDOM_REPLACEMENTS.get(name, 'random.uniform(0.0, 1.0)')}",
+            f"Use the argument random: {RANDOM_REPLACEMENTS.get(name, 'random.uniform()')}",
         )
     if name == "print":
         return RefusedError("rules cannot print: they run on the device", "Print env.state after a step")

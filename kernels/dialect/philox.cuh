@@ -35,36 +35,3 @@ FN Words random_words(u64 seed, Stream stream, u32 agent, u32 episode, u32 step,
 // A number in [0, 1) from 32 random bits: from the upper 24 for a float, from all for a double
 FN void to_unit(u32 bits, float& unit)  { unit = float(int(bits >> 8)) * 5.9604644775390625e-8f; }
 FN void to_unit(u32 bits, double& unit) { unit = double(bits) * 2.3283064365386962890625e-10; }
-
-// The random numbers of one replica (and agent) in one reset or step, in order. Seed and episode are read only when a
-// number is drawn, as most steps draw none.
-struct Random {
-    const u64* seed;
-    const u32* episode;
-    Stream     stream;
-    u32        agent, step, draws;
-    Words      words;
-
-    FN Random(const u64* seed_, const u32* episode_, Stream stream_, u32 agent_, u32 step_)
-        : seed(seed_), episode(episode_), stream(stream_), agent(agent_), step(step_), draws(0), words{} {}
-
-    FN u32 bits() {
-        const u32 slot = draws % 4;
-        if (slot == 0) words = random_words(*seed, stream, agent, *episode, step, draws / 4);
-        ++draws;
-        return word_of(words, slot);
-    }
-    FN real uniform(real low, real high) {
-        real unit;
-        to_unit(bits(), unit);
-        return low + (high - low) * unit;
-    }
-    // 0 to n-1; the bias is below n / 2^32
-    FN int integer(int n) { return int(u64(bits()) * u64(n) >> 32); }
-    FN real normal(real mean, real deviation) {
-        real u, v;
-        to_unit(bits(), u);
-        to_unit(bits(), v);
-        return mean + deviation * square_root(real(-2) * log(real(1) - u)) * cos(real(2 * PI) * v);
-    }
-};

@@ -20,9 +20,15 @@ DRAWS: Mapping[str, tuple[tuple[Number, ...], Number]] = {
     "uniform": ((REAL, REAL), REAL),
     "integer": ((INT,), INT),
     "normal": ((REAL, REAL), REAL),
+    "exponential": ((REAL,), REAL),
+    "poisson": ((REAL,), INT),
+    "binomial": ((INT, REAL), INT),
     "bits": ((), INT),
 }
-"""Methods of a random number generator: types of the arguments and of the result."""
+"""Methods of a random number generator: types of the arguments and of the result. ``choice`` takes a list."""
+
+MAX_WEIGHTS = 64
+"""Maximum number of weights of ``random.choice``, which are read one by one."""
 
 REDUCTIONS = ("sum", "max", "min")
 """Methods of ``team`` that reduce many numbers to one."""
@@ -122,16 +128,40 @@ class Calls(Reader):
 
     def _draw(self, node: ast.Call, owner: Expr, name: str) -> Expr:
         """Read a call of a generator's method, such as ``random.uniform(a, b)``; refuse an unknown method."""
+        if name == "choice":
+            return tree.Draw(INT, owner, name, self._weights(node))
         if name not in DRAWS:
             if name in RANDOM_REPLACEMENTS:
                 raise RefusedError(f"rules have no random.{name}", f"Write {RANDOM_REPLACEMENTS[name]}")
-            problem = f"rules have no random.{name}{did_you_mean(name, DRAWS)}".rstrip(".")
-            raise RefusedError(problem, f"Use one of: {', '.join(f'random.{draw}' for draw in DRAWS)}")
+            methods = (*DRAWS, "choice")
+            problem = f"rules have no random.{name}{did_you_mean(name, methods)}".rstrip(".")
+            raise RefusedError(problem, f"Use one of: {', '.join(f'random.{method}' for method in methods)}")
         kinds, result = DRAWS[name]
         arguments = self._positional(node)
+        if name == "uniform" and not arguments:
+            arguments = [literal(0.0), literal(1.0)]
         if len(arguments) != len(kinds):
             raise RefusedError(f"random.{name} got {len(arguments)} arguments; it takes {len(kinds)}")
         return tree.Draw(result, owner, name, tuple(map(convert, arguments, kinds)))
+
+    def _weights(self, node: ast.Call) -> tuple[Expr, ...]:
+        """Return the weights that ``random.choice`` gets as a list, a tuple or an array; refuse other arguments."""
+        hint = "Write random.choice([a, b, c]), or give a list's name; it returns the index of the chosen weight"
+        refusal = RefusedError(f"random.choice takes a list of 1 to {MAX_WEIGHTS} weights", hint)
+        if len(node.args) != 1 or node.keywords:
+            raise refusal
+        (given,) = node.args
+        if isinstance(given, ast.List | ast.Tuple):
+            weights = given.elts
+        else:
+            value = self.expression(given)
+            size = value.kind.sizes[0] if isinstance(value.kind, Array) else None
+            if value.kind is STATIC and hasattr(constant_value(value), "__len__"):
+                size = len(constant_value(value))
+            weights = [ast.Subscript(given, ast.Constant(i)) for i in range(min(size or 0, MAX_WEIGHTS + 1))]
+        if not 1 <= len(weights) <= MAX_WEIGHTS:
+            raise refusal
+        return tuple(convert(self.expression(ast.copy_location(weight, node)), REAL) for weight in weights)
 
     def _team_random(self, node: ast.Call, name: str) -> Expr:
         """Read ``team.random(...)`` or ``team.shared_random(...)``, which return an agent's random number generator."""
