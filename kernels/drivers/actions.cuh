@@ -27,20 +27,19 @@ FN int random_choice(const bool* possible, int choices, u32 word) {
     return index;
 }
 
-// Calls use() with a pointer to the integer type of `kind`, an ActionKind; returns its result.
-template <class Use> FN auto with_integer_actions(const void* actions, int kind, const Use& use) {
+// Element `at` of an array of actions, whose dtype is `kind`, an ActionKind.
+FN i64 integer_at(const void* actions, int kind, Index at) {
     switch (kind) {
-        case INT32: return use(static_cast<const int*>(actions));
-        case UINT8: return use(static_cast<const u8*>(actions));
-        default:    return use(static_cast<const i64*>(actions));
+        case INT32: return static_cast<const int*>(actions)[at];
+        case UINT8: return static_cast<const u8*>(actions)[at];
+        default:    return static_cast<const i64*>(actions)[at];
     }
 }
-// Calls use() with a pointer to float or, if `kind` is FLOAT64 and `real` is double, to double; returns its result.
-template <class Use> FN auto with_real_actions(const void* actions, [[maybe_unused]] int kind, const Use& use) {
+FN real real_at(const void* actions, [[maybe_unused]] int kind, Index at) {
     if constexpr (sizeof(real) == sizeof(double)) {
-        if (kind == FLOAT64) return use(static_cast<const double*>(actions));
+        if (kind == FLOAT64) return static_cast<const double*>(actions)[at];
     }
-    return use(static_cast<const float*>(actions));
+    return static_cast<const float*>(actions)[at];
 }
 
 // Discrete actions: N integers from START on. Integers out of range are clipped. MASKED: there are action masks.
@@ -80,7 +79,7 @@ template <int N, int START, bool MASKED = false> struct DiscreteActions {
     }
 
     FN u32 offence(const void* actions, int kind, Index i) const {
-        const i64 action = with_integer_actions(actions, kind, [&](const auto* typed) { return i64(typed[i]); });
+        const i64 action = integer_at(actions, kind, i);
         return action < START || action > START + N - 1 ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
     }
 
@@ -128,16 +127,19 @@ template <int ELEMENTS, class Bounds> struct BoxActions {
     }
 
     template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
-        return with_real_actions(actions, kind, [&](const auto* typed) { return load_as(typed, base, env); });
+        if constexpr (sizeof(real) == sizeof(double)) {
+            if (kind == FLOAT64) return load_as(static_cast<const double*>(actions), base, env);
+        }
+        return load_as(static_cast<const float*>(actions), base, env);
     }
 
     FN u32 offence(const void* actions, int kind, Index i) const {
-        return with_real_actions(actions, kind, [&](const auto* typed) {
-            bool nan = false;
-            UNROLL
-            for (int j = 0; j < ELEMENTS; ++j) nan |= typed[i * ELEMENTS + j] != typed[i * ELEMENTS + j];
-            return nan ? ACTION_NAN : NO_OFFENCE;
-        });
+        bool nan = false;
+        for (int j = 0; j < ELEMENTS; ++j) {
+            const real element = real_at(actions, kind, i * ELEMENTS + j);
+            nan |= element != element;
+        }
+        return nan ? ACTION_NAN : NO_OFFENCE;
     }
 
     // Uniform within the bounds of the space, in float32 also if `real` is double, as float32 is recorded. `block` has

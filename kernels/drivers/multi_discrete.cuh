@@ -36,18 +36,20 @@ template <int ELEMENTS, class Bounds> struct MultiDiscreteActions {
     }
 
     template <class Env> FN bool load(const void* actions, int kind, Index base, const Env& env) {
-        return with_integer_actions(actions, kind, [&](const auto* typed) { return load_as(typed, base, env); });
+        switch (kind) {
+            case INT32: return load_as(static_cast<const int*>(actions), base, env);
+            case UINT8: return load_as(static_cast<const u8*>(actions), base, env);
+            default:    return load_as(static_cast<const i64*>(actions), base, env);
+        }
     }
 
     FN u32 offence(const void* actions, int kind, Index i) const {
-        return with_integer_actions(actions, kind, [&](const auto* typed) {
-            bool outside = false;
-            for (int j = 0; j < ELEMENTS; ++j) {
-                const i64 element = typed[i * ELEMENTS + j];
-                outside |= element < low(j) || element > high(j);
-            }
-            return outside ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
-        });
+        bool outside = false;
+        for (int j = 0; j < ELEMENTS; ++j) {
+            const i64 element = integer_at(actions, kind, i * ELEMENTS + j);
+            outside |= element < low(j) || element > high(j);
+        }
+        return outside ? ACTION_OUT_OF_RANGE : NO_OFFENCE;
     }
 
     // `number(j, word)` turns a random word into element j. `block` has the words of the first four elements; further

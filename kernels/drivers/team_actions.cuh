@@ -20,16 +20,14 @@ FN auto action_element(const RoleCall (&role)[ROLES], Element replica, int agent
     const Element   at   = row_of(replica, agent) * action_size(r) + j;
     if constexpr (INTEGER_ACTIONS) {
         if (j >= action_size(r)) return 0;
-        const auto get     = [&](const auto* typed) { return i64(typed[at]); };
-        const i64  element = with_integer_actions(from.actions, from.action_kind, get);
-        const i64  start   = action_start(r, j);
-        const i64  clipped = clip(element, start, start + action_count(r, j) - 1);
+        const i64 element = integer_at(from.actions, from.action_kind, at);
+        const i64 start   = action_start(r, j);
+        const i64 clipped = clip(element, start, start + action_count(r, j) - 1);
         if (clipped != element) offence = ACTION_OUT_OF_RANGE;
         return int(clipped);
     } else {
         if (j >= action_size(r)) return real(0);
-        const auto get     = [&](const auto* typed) { return real(typed[at]); };
-        const real element = with_real_actions(from.actions, from.action_kind, get);
+        const real element = real_at(from.actions, from.action_kind, at);
         if (element != element) offence = ACTION_NAN;
         return element == element ? element : real(0);
     }
@@ -130,10 +128,20 @@ template <class Value> FN bool read_actions(const RoleCall (&role)[ROLES], const
     if (!team.here) return invalid;
     UNROLL
     for (int r = 0; r < ROLES; ++r) {
-        Value* const to   = target == nullptr ? nullptr : target + first_of(r) * ACTION_SIZE;
-        const auto   read = [&](const auto* typed) { return read_role(typed, r, team, to); };
-        if constexpr (INTEGER_ACTIONS) invalid |= with_integer_actions(role[r].actions, role[r].action_kind, read);
-        else invalid |= with_real_actions(role[r].actions, role[r].action_kind, read);
+        const void* const at = role[r].actions;
+        Value* const      to = target == nullptr ? nullptr : target + first_of(r) * ACTION_SIZE;
+        if constexpr (!INTEGER_ACTIONS) {
+            if (sizeof(real) == sizeof(double) && role[r].action_kind == FLOAT64)
+                invalid |= read_role(static_cast<const double*>(at), r, team, to);
+            else
+                invalid |= read_role(static_cast<const float*>(at), r, team, to);
+        } else if (role[r].action_kind == INT32) {
+            invalid |= read_role(static_cast<const int*>(at), r, team, to);
+        } else if (role[r].action_kind == UINT8) {
+            invalid |= read_role(static_cast<const u8*>(at), r, team, to);
+        } else {
+            invalid |= read_role(static_cast<const i64*>(at), r, team, to);
+        }
     }
     return invalid;
 }
