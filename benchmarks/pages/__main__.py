@@ -1,6 +1,7 @@
 """Update the generated blocks of the documentation's pages: ``python -m benchmarks.pages``.
 
-Blocks are between ``<!-- made: NAME -->`` and ``<!-- end -->``; their content comes from specs, results and commands.
+Blocks are between ``<!-- made: NAME -->`` and ``<!-- end -->``; their content comes from specs, results and commands. A
+block on lines of its own has a line break after the first comment; a figure in a sentence has none.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages import commands, comparisons, environments, figures, links, off_policy, several_gpus
+from benchmarks.pages import commands, comparisons, environments, figures, headlines, links, off_policy, several_gpus
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -20,10 +21,11 @@ GENERATORS: Mapping[str, Callable[[Path], str]] = {
     **commands.GENERATORS,
     **several_gpus.GENERATORS,
     **links.GENERATORS,
+    **headlines.GENERATORS,
 }
 """Functions by the name of the block; each takes the page's path and returns the block's text."""
 
-_BLOCK = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- made: (\S+) -->(\n?)).*?(<!-- end -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:
@@ -35,7 +37,11 @@ def pages() -> list[Path]:
 
 def regenerate(page: Path) -> str:
     """Return a page's text with updated blocks."""
-    return _BLOCK.sub(lambda match: f"{match[1]}{GENERATORS[match[2]](page).strip()}\n{match[3]}", page.read_text())
+
+    def updated(match: re.Match[str]) -> str:
+        return f"{match[1]}{GENERATORS[match[2]](page).strip()}{match[3]}{match[4]}"
+
+    return _BLOCK.sub(updated, page.read_text())
 
 
 def main() -> None:
