@@ -1,0 +1,54 @@
+"""The parts of ``benchmarks.everything`` measure every result, and continue after a failure."""
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from benchmarks import everything
+from benchmarks.adapters import __main__ as adapters
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers.workloads import PEERS
+from benchmarks.training import __main__ as training
+
+PARSERS = {"training": training.parser, "peers": peers.parser, "adapters": adapters.parser}
+
+
+def test_every_section_is_measured() -> None:
+    measured: set[tuple[str, str, str]] = set()
+    for command in (command for commands in everything.PARTS.values() for command in commands):
+        module, *arguments = command.split()
+        device = arguments[arguments.index("--device") + 1]
+        if module not in PARSERS:
+            continue
+        options = PARSERS[module]().parse_args(arguments)
+        default = {"peers": tuple(PEERS), "adapters": adapters.DEFAULT_SECTIONS[device], "training": ()}[module]
+        measured |= {(module, device, section) for section in options.only or default}
+    assert {section for module, _, section in measured if module == "training"} == {*training.SECTIONS}
+    assert {section for module, device, section in measured if (module, device) == ("peers", "cuda")} == {*PEERS}
+    for name, _ in everything.commits():
+        file, _, section = name.partition(" ")
+        module, _, device = file.removesuffix(".json").rpartition("_")
+        assert not section or section == "ours" or (module, device, section) in measured, name
+
+
+def test_a_part_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    started: list[list[str]] = []
+
+    def run(words: list[str], **_: Any) -> Any:
+        started.append(words[1:])
+        return subprocess.CompletedProcess(words, len(started) % 2)
+
+    monkeypatch.setattr(everything.subprocess, "run", run)
+    number = list(everything.PARTS).index("one GPU: steps") + 1
+    assert everything.run_part(number, ["--commit", "abc"]) == 1
+    assert [words[1] for words in started] == ["benchmarks.throughput", "benchmarks.custom"]
+    assert all(words[-2:] == ["--commit", "abc"] for words in started)
+    assert [line.split(" in ")[0] for line in capsys.readouterr().out.splitlines()] == ["failed (1)", "done"]
+
+
+def test_results_of_other_commits_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    everything.list_parts()
+    out = capsys.readouterr().out
+    assert all(f"{name}: " in out for name in everything.PARTS)
+    assert f"of {len(list(everything.commits()))} results are of commit" in out
