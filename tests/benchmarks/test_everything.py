@@ -39,7 +39,7 @@ def test_a_part_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch, capsy
         started.append(words[1:])
         return subprocess.CompletedProcess(words, len(started) % 2)
 
-    monkeypatch.setattr(everything.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     number = list(everything.PARTS).index("one GPU: steps") + 1
     assert everything.run_part(number, ["--commit", "abc"]) == 1
     assert [words[1] for words in started] == ["benchmarks.throughput", "benchmarks.custom"]
