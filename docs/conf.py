@@ -41,7 +41,7 @@ project = "gpu_envs"
 author = copyright = "the authors of gpu_envs"  # noqa: A001
 version = release = gpu_envs.__version__
 exclude_patterns = ["_build"]
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 highlight_language = "none"
 
 # The documentation builds without the adapters' libraries; the classes that it shows then have placeholders as bases.
