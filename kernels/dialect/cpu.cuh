@@ -14,7 +14,7 @@
 #define FOR_EACH_ENV(env, count) for (RangeTile env(range_first, range_end); env.more(); env.next())
 #define FOR_EACH_ENV_ALTERNATING(env, count, launch) FOR_EACH_ENV(env, count)
 #define FOR_EACH_ENV_PER_WARP(env, count) FOR_EACH_ENV(env, count)
-#ifdef __clang__  // applies `omp simd` also to arrays inside the loop's body, and up to clang 16 mixes up their lanes
+#ifdef __clang__  // clang applies `omp simd` also to arrays inside the loop's body, and up to version 16 mixes up lanes
 #define OMP_SIMD(clause)         _Pragma("clang loop vectorize(enable)")
 #else
 #define OMP_SIMD(clause)         _Pragma(#clause)

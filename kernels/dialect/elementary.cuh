@@ -9,7 +9,8 @@ namespace elementary {
 template <class Real> struct Coefficients;
 
 template <> struct Coefficients<float> {
-    // 2^-28.5 on [0, 1]; 2^-29.5 on [0, 9/16]; 2^-32 on [-ln2/2, ln2/2]; 2^-36.8 on [1/sqrt2, sqrt2]
+    // arctangent 2^-28.5 on [0, 1]; tangent (of tanh) 2^-29.5 on [0, 9/16]; exp_minus_one 2^-32 on
+    // [-ln2/2, ln2/2]; logarithm (two_thirds, tail) 2^-36.8 on [1/sqrt2, sqrt2]
     static constexpr float arctangent[] = {-3.33333e-01f,   1.9998549e-01f, -1.4264242e-01f, 1.0952186e-01f, -8.403451e-02f,
                                            5.7957605e-02f, -3.1177856e-02f, 1.0914612e-02f, -1.793623e-03f};
     static constexpr float tangent[] = {-3.3333313e-01f, 1.3332452e-01f, -5.383743e-02f, 2.1007463e-02f, -6.179816e-03f};

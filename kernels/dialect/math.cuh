@@ -62,7 +62,7 @@ template <class Real> FN Real quotient(Real a, Real b, Real inverse) {
     return fma(fma(-near, b, a), inverse, near);
 }
 
-// c[0] + x c[1] + ... + x^(N-1) c[N-1], innermost first
+// c[0] + x (c[1] + x (c[2] + ...)), by Horner's scheme
 template <int N, class Real> FN Real polynomial(Real x, const Real (&c)[N]) {
     Real sum = c[N - 1];
     UNROLL

@@ -79,7 +79,8 @@ FN void copy_wide(float* to, const float* from, int words, int rank, int ranks) 
 #endif
 
 // Copies `count` floats by `ranks` threads, 16 bytes per store and by full sectors if both addresses are equal modulo
-// 16 bytes. BY_ENGINE takes fewer instructions, but is slower for rows that start and end inside sectors.
+// 16 bytes. BY_ENGINE: the copy engine (TMA) copies, from Hopper on: fewer instructions, but slower for rows that start
+// and end inside sectors.
 template <bool BY_ENGINE> FN void copy_out(float* to, const float* from, int count, int rank, int ranks) {
     constexpr int sector = 32;
     if ((u64(to) ^ u64(from)) % sizeof(Wide<4>) != 0) {

@@ -1,4 +1,5 @@
-// Debug builds: bounds-checked rows of observations, and a check of the phases of a team's rules.
+// Debug builds: bounds-checked rows of observations, and a check that the iterations of each phase of a team's rules do
+// not depend on one another.
 
 // A row of observations with bounds checks, in place of team.cuh's.
 struct Row {
@@ -42,7 +43,7 @@ struct Turns {
     int         serial;       // number of phases so far
     int         turn = NO_TURN;
     int         agent;        // the agent whose fields this turn changed
-    bool        all;          // whether the phase has a turn per agent
+    bool        all;          // whether turn i is agent i's
     int         only = -1;    // the phase that this launch runs; -1: all; -2: none
     int         phase;        // number of phases started in this launch
     const char* file;         // position of the phase
@@ -149,7 +150,7 @@ FN void require_turn_end() {
                           turns.turn);
 }
 
-// Starts a phase, with a turn per agent if `all`, and forgets the previous phase's accesses.
+// Starts a phase, and forgets the previous one's accesses. `all`: its turns are the agents, not other iterations.
 FN void begin_phase(bool all, const char* file, int line) {
     require_turn_end();
     turns.all = all;

@@ -128,11 +128,12 @@ template <class W> FN void store_results(W& w, Team& team, const StepCall& call,
     }
 }
 
-// Starts the next episodes, and writes the observations, masks and final observations. `finished`: this replica's
-// episode ends in this step; `pending`: it ended in the previous one.
+// Starts the next episodes, and writes observations, masks and, in SameStep mode, final observations. `finished`: the
+// episode ends in this step, and SameStep starts the next; `pending`: it ended in the previous one, for NextStep.
 FN void restart_and_observe(World& w, EpisodeParams& p, Team& team, const StepCall& call, bool finished, bool pending,
                             char* local) {
-    if (AUTORESET != SAME_STEP) team.sync();  // before restart() writes fields that rules read
+    // before restart() writes fields that rules read; in SameStep mode, observe_team() comes between
+    if (AUTORESET != SAME_STEP) team.sync();
     const bool ending = AUTORESET == SAME_STEP && team.any(team.here && finished);  // some replica of the block
     if (AUTORESET == NEXT_STEP && team.any(team.here && pending)) {
         team.active = team.here && pending;
@@ -156,7 +157,8 @@ FN void restart_and_observe(World& w, EpisodeParams& p, Team& team, const StepCa
     team.active = team.here;
 }
 
-// Writes the World into the buffers, and the flags and metrics of an episode that ended.
+// Writes the World into the buffers, and the flags and metrics of an episode that ended. `late`: the time limit is
+// reached; `staggered`: number of replicas whose time limit has an offset.
 FN void store_step(World& w, Team& team, const StepCall& call, bool late, u32 staggered) {
     const Buffers& buffers = call.buffers;
     w.store_arrays(team, buffers);

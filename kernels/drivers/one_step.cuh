@@ -7,8 +7,8 @@ template <class Env> FN void clear_final(const StepCall& call, const Env& env) {
     FOR_EACH_MARKED(k, stale, env) clear_final_row(call, env.index(k));
 }
 
-// The record of replica i's episode, which has just ended; also writes it to the user's arrays, if any. The caller
-// stores it as a unit, to write full sectors: a partly written sector must be read first.
+// The record of replica i's episode, which lane k has just ended; also writes it to the user's arrays, if any. Callers
+// store it as a unit, to write full sectors: a partly written sector must be read first.
 FN Record episode_record(const StepCall& call, const Tile& tile, int k, Index i) {
     Record record = {};
     store_episode_statistics(record, tile.running_return[k], tile.elapsed[k]);

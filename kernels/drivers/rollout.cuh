@@ -21,7 +21,7 @@ FN void prepare_actions(NextStart& next, int k, u64 seed, u32 episode) {
     next.action_bits[k] = random_words(seed, RANDOM_ACTION, 0, episode, 0, 0);
 }
 
-// Sums over the episodes that ended, and over all rewards.
+// Sums of all rewards, and over the episodes that ended; return and length of the last episode that ended.
 struct Sums {
     real rewards[LANES], returns[LANES], episode_return[LANES];
     int  episodes[LANES], terminated[LANES], truncated[LANES], lengths[LANES], episode_length[LANES];
@@ -74,7 +74,8 @@ FN void start_rollout(const RolloutCall& call, Tile& tile, Episodes& episodes, S
 }
 
 // Draws the actions of step t into the tile, and records them if the user asks for it. One Philox block has the bits of
-// several steps, so a new one is computed only after an episode has used up the previous one.
+// several steps, so a new one is computed only after an episode has used up the previous one. `base`: index of the
+// step's first action in the records.
 template <class Env>
 FN void draw_random_actions(const RolloutCall& call, Tile& tile, Words (&action_bits)[LANES], const Episodes& episodes,
                             const ParamBuffers& params, int t, Index base, const Env& env) {

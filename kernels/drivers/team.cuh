@@ -11,6 +11,7 @@
 // replicas, with their Worlds in shared memory; or, for large teams and few replicas, each phase is a launch over the
 // full GPU, with the World in global memory.
 
+// A thread's part in the phases: its replica and first agent.
 struct Team {
     Index   block;    // index in the launch
     Element replica;

@@ -14,10 +14,11 @@ FN void write_row(const World& w, const Params& p, int i, const Row& row) {
     else FOR_EACH_COLUMN(j, row_size(role_of(i))) row[j] = 0;
 }
 
-// The rows to write: of all replicas; the final rows of episodes that end; the first rows of the next episodes.
+// The rows to write: all to `observations`; in a step that ends an episode, LAST_ROWS: final rows to `final_obs`, rows
+// of other replicas to `observations`; then FIRST_ROWS: the first rows of the next episodes.
 enum Rows { ALL_ROWS, LAST_ROWS, FIRST_ROWS };
 
-// Writes all agents' rows directly to global memory: LAST_ROWS to `final_obs`, others to `observations`.
+// Writes all agents' rows directly to global memory, final ones to `final_obs`, others to `observations`.
 template <class Call>
 FN void observe_directly(const World& w, const Params& p, Team& team, const Call& call, Rows rows) {
     for (int i = team.begin() / ROW_LANES; i < AGENTS || team.sync(); i += team.size / ROW_LANES) {

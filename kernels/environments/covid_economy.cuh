@@ -122,7 +122,8 @@ FN void allow(const World& w, const Params& p, int i, const Mask& mask) {
     for (int level = 1; level < choices_of(role_of(i)); ++level) mask[level] = false;
 }
 
-// The feature of the time until the next delivery of vaccines: a fraction of their interval, smaller before the first.
+// The feature of the days until the next delivery of vaccines: a fraction of their interval; until the first delivery,
+// at most 1, and divided by the interval again.
 FN float vaccine_countdown(const World& w, const Params& p) {
     const int interval = p.vaccine_interval, tomorrow = w.elapsed + 1;
     const int first    = (p.first_vaccines + interval - 1) / interval * interval;
@@ -154,7 +155,7 @@ FN void look(World& w, const Params& p, Team& team) {
 
 // The planner observes the features of all states, a governor the features of its state.
 FN void observe(const World& w, const Params&, int i, const Row& row) {
-    int at;  // the first column of the calendar's features
+    int at;  // the column of `subsidies`; money and vaccines follow
     if (i == THE_PLANNER) {
         FOR_EACH_COLUMN(s, GOVERNORS) {
             for (int k = 0; k < 8; ++k) row[k * GOVERNORS + s] = float(w.seen(k, s));

@@ -18,7 +18,7 @@ struct Disc {
     real size, drive, max_speed;
 };
 
-// Draws positions at rest: agents between -1 and 1, landmarks between -reach and reach.
+// Draws positions: of agents, at rest, between -1 and 1, of landmarks between -reach and reach.
 template <class W> FN void scatter(W& w, Team& team, int landmarks, real reach = 1) {
     FOR_EACH_AGENT(k, AGENTS + landmarks) {
         Random random = team.random(RESET, k);

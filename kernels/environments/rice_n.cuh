@@ -64,7 +64,7 @@ FN void produce(World& w, const Params& p, int i, const Action& action) {
     w.current_balance[i] = w.current_balance[i] * (1 + p.balance_interest);
 }
 
-// Sets imports, exports and tariffs: output and debts limit a region's imports, its export limit its exports.
+// Sets imports, exports and tariffs: output and debts limit what a region imports, its export limit what it exports.
 FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions, int regions) {
     FOR_EACH_ELEMENT(i, j, regions, AGENTS) {
         w.imports(i, j) = j == i ? real(0) : TENTH * real(actions[i][BIDS + j]) * w.gross_output[i];
@@ -91,7 +91,8 @@ FN void trade(World& w, const Params& p, Team& team, const TeamActions& actions,
     sum_over(team, w.foreign, regions, AGENTS, [&](int i, int j) { return w.tariffed(i, j); });
 }
 
-// Sets a region's consumption, utility and reward, and advances capital, labor and technology to the next action stage.
+// Sets a region's consumption, utility, reward and emissions, and advances capital, labor and technology to the next
+// action stage.
 FN void consume(World& w, const Params& p, int i) {
     const real domestic = maximum(real(0), w.gross_output[i] - w.investment[i] - w.exports[i]);
     const real root     = p.domestic_preference * square_root(domestic) +

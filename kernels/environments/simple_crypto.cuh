@@ -26,6 +26,7 @@ FN real mistake(const World& w, int i) {
     return silent ? real(0) : sum;
 }
 
+// Reward: Eve's is minus her mistake; the others' is hers minus Bob's.
 FN void step(World& w, const Params&, Team& team, const TeamActions& actions) {
     FOR_EACH_AGENT(i, AGENTS) particles::say(w, i, actions[i], WORDS, false);
     FOR_EACH_AGENT(i, AGENTS) {

@@ -4,6 +4,7 @@ FN particles::Disc disc(const Params& p, int) { return {p.agent_size, p.drive, i
 
 FN void reset(World& w, const Params&, Team& team) { particles::scatter(w, team, N); }
 
+// Reward: -(1 - local_ratio) * landmarks' summed distances from their nearest agents - local_ratio * agent's touches.
 FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) {
     FOR_EACH_AGENT_NO_WAIT(first, 1) w.collisions = w.occupied = 0;
     particles::move(w, p, team, actions, 0, disc);

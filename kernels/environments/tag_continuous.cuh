@@ -95,7 +95,8 @@ FN void step(World& w, const Params& p, Team& team, const TeamActions& actions) 
 constexpr int OBSERVED = USE_FULL_OBSERVATION ? 0 : minimum(NUM_OTHER_AGENTS_OBSERVED, AGENTS - 1);
 constexpr int SEARCHED = OBSERVED + 1;
 
-// Writes the numbers of the other agents nearest to agent i to w.nearest, nearest first; -1 for missing ones.
+// Writes the numbers of the agents in the game nearest to agent i, other than i, to w.nearest, nearest first; -1 where
+// there are too few.
 FN void find_nearest(World& w, int i) {
     const Numbers nearest{w.nearest + i};
     if constexpr (SEARCHED <= FEW) {
@@ -150,6 +151,8 @@ FN void describe(const World& w, const Params& p, int i, int j, bool in_game, fl
     column[6 * columns] = in_game ? 1.0f : 0.0f;
 }
 
+// Writes seven features of each other agent (all, or the nearest; zeros for missing ones), feature by feature, and the
+// elapsed share of the episode.
 FN void observe(const World& w, const Params& p, int i, const Row& row) {
     constexpr int columns = USE_FULL_OBSERVATION ? AGENTS - 1 : NUM_OTHER_AGENTS_OBSERVED;
     FOR_EACH_COLUMN(k, columns) {

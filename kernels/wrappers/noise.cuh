@@ -82,7 +82,7 @@ FN Element with_noise(const PerturbCall& call, const Place& place, const Moment&
     }
 }
 
-// Writes the perturbed final observation if the episode ended in this step; otherwise zero, if call.fill.
+// Writes the final observation, with delay and noise, if the episode ended in this step; otherwise zero, if call.fill.
 FN void perturb_final(const PerturbCall& call, const Place& place, Index i) {
     if (call.finished[place.row]) {
         const Moment  now    = moment_of(call, place.row);
@@ -104,7 +104,7 @@ FN Element repeated_and_delayed(const PerturbCall& call, const Place& place, Ele
     return delayed(call, place, at, sent);
 }
 
-// Writes the perturbed inputs, with repetition, delay and noise, and the perturbed final observations, if any.
+// Writes the inputs with repetition, delay and noise, and the final observations, if any, with delay and noise.
 KERNEL_OF_BLOCKS(kernel_perturb, PerturbCall, TEAM, 3) {
     FOR_EACH_BLOCK(number) {
         const Block block(number, call);

@@ -42,7 +42,8 @@ FN u32 permuted(u32 element, const RoundKeys& keys, int bits, u32 size) {
     return left << bits | right;
 }
 
-// Writes the permutation. A thread has several elements, `threads` apart, as its keys cost as much as two elements.
+// Writes `count` permuted groups of `each` indices. A thread has several elements, `threads` apart, as its round keys
+// cost as much as two elements.
 KERNEL(kernel_permute, PermutationCall) {
     const RoundKeys keys  = round_keys(call.stream[0], call.stream[1] + call.turn);
     const u32       count = u32(call.count), size = u32(call.size);

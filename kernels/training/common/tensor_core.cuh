@@ -11,9 +11,10 @@
 //
 // Each has Stored (the type of a number in shared memory) and: stored, store_pair, gather (Left from accumulators),
 // weight (Right from packed weights), left_columns and right_columns (from a tile whose rows are the depth), right_from
-// (from rows of floats), ones, add_product. For warpgroup.cuh Tf32 and Bf16 have depth_slot (the position of a depth in
-// gather's order), load_pair, write_pair (into words), read_words and pair_of (a pair in as few words as possible), and
-// for numbers that are stored several times rounded_once and store_rounded.
+// (from rows of floats), ones_left and ones_right (fragments of ones), add_product. For warpgroup.cuh Tf32 and Bf16
+// have depth_slot (where gather puts a number of the depth), load_pair, write_pair (into words), read_words and pair_of
+// (pairs packed in words: one word in Bf16, two in Tf32), and for numbers that are stored several times rounded_once
+// and store_rounded.
 
 constexpr int WARP_ROWS = 16;
 

@@ -6,7 +6,7 @@
 // asynchronous: accumulators may be read after wait_products().
 //
 // Generated before it: Product<N> for each N in use, with two functions add(c, left, right, keep); in bf16 also
-// add_across, for a Right that is transposed: its depth runs across lines.
+// add_across, for a transposed Right: a tile that has a line per number of the depth, not per column.
 
 constexpr int GROUP = 4 * WARP, GROUP_ROWS = 4 * WARP_ROWS;
 
@@ -141,7 +141,7 @@ template <int STEPS> FN void fence_registers(Left (&lefts)[STEPS]) {
     FOR_EACH_NUMBER(step, word, STEPS) asm volatile("" : "+r"(lefts[step].x[word])::"memory");
 }
 
-// Rounds accumulators of 8 N columns to the left factors of the STEPS products that have them as depth.
+// Rounds accumulators to left factors: their 8 N columns are the depth of the next STEPS products.
 template <int STEPS, int N> FN void gather(Left (&lefts)[STEPS], const float (&c)[N][4]) {
     static_assert(STEPS * DEPTH == 8 * N);
     UNROLL

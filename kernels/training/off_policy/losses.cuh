@@ -46,7 +46,8 @@ FN int lowest_critic(const float* q_values, Index stride) {
     return lowest;
 }
 
-// returned + discount * (lowest next Q-value - temperature * next_log_prob); critics' Q-values are `stride` apart.
+// returned + discount * lowest next Q-value, from which STOCHASTIC first subtracts temperature * next_log_prob; the
+// critics' Q-values are `stride` apart.
 FN float td_target(const float* next_q, Index stride, float temperature, float next_log_prob, float returned,
                    float discount) {
     float lowest = next_q[0];

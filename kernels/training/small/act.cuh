@@ -60,7 +60,7 @@ FN void run_network(const Call& call, const Offsets& offsets, int rows_of_last_l
     }
 }
 
-// Draws an action for every row, and writes actions and log-probabilities.
+// Draws an action for every row (greedy: takes the most likely), without masks; writes actions and log-probabilities.
 template <class Call> FN void act(const Call& call) {
     const auto index_of    = [](Index row) { return int(row); };
     const auto inspect     = [](const InputRows&, int, int) {};

@@ -26,7 +26,7 @@ FN void advance(StepCall& step, ActCall& act, Index count) {
     act.log_probs += count;
 }
 
-// Runs `horizon` steps of all replicas: the network, the draw of actions, and the environment's step, with its results.
+// Runs `horizon` steps of all replicas. Each runs the network, draws actions, steps the environment and writes results.
 KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, acting::THREADS, acting::BLOCKS) {
     using Memory = acting::ActMemory<acting::PARAMETERS>;
     char* const         shared  = reinterpret_cast<char*>(staging);

@@ -10,7 +10,8 @@ constexpr int COLUMNS     = padded(FEATURES, 8);
 // The slices of 16 rows of a layer's weights per warp.
 constexpr int SLICES_1 = (HIDDEN_1 + TILE - 1) / TILE, SLICES_2 = (HIDDEN_2 + TILE - 1) / TILE;
 
-// Calls use(slice, row) for this warp's slices of a layer with `rows` rows; `row` is the slice's first.
+// Calls use(slice, row) for this warp's slices, numbered from 0, of a layer with `rows` outputs; `row` is the slice's
+// first. SLICES: maximum per warp.
 template <int SLICES, class Use> FN void for_each_slice(int rows, int warp, const Use& use) {
     UNROLL
     for (int slice = 0; slice < SLICES; ++slice) {
@@ -35,7 +36,7 @@ constexpr u64 UPDATE_BYTES  = sizeof(UpdateMemory<PARAMETERS>);
 constexpr bool ONE_PROGRAM  = false;
 constexpr int UPDATE_BLOCKS = 2 * (UPDATE_BYTES + RESERVED_BLOCK_BYTES) <= PROCESSOR_SHARED_BYTES ? 2 : 1;
 
-// c += left^T right over the tile's rows, for 16 columns of left, and grad_bias += the sums of these columns.
+// c += left^T right over the tile's rows, for 16 columns of left, and grad_bias += the sums over rows of these columns.
 template <int N>
 FN void add_outer(float (&c)[N][4], float (&grad_bias)[4], const Stored* left, int left_stride, const Stored* right,
                   int right_stride, int lane) {

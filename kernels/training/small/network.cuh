@@ -114,7 +114,7 @@ FN void fetch_rows(InputRows& x, const float* observations, int index_g, int ind
     }
 }
 
-// Subtracts means, multiplies by inverse standard deviations and clips; without a scale, does nothing.
+// Subtracts the net's means, multiplies by its inverse standard deviations and clips; nothing if there is no scale.
 template <class Net> FN void normalise(InputRows& x, const Net& net, const Scale& scale, int lane) {
     if (scale.mean == nullptr) return;
     FOR_EACH_NUMBER(j, q, INPUTS / 8) {

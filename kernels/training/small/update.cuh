@@ -57,7 +57,7 @@ FN Sample advance_sample(SampleRow& row, const Role& role, const Call& call, Ind
 }
 
 // Adds a sample's loss, and overwrites the thread's `row` of outputs with their gradients; `block_outputs` has all
-// rows. (Unused columns of the critic's outputs are zero, because their weights are.)
+// rows. (The critic's unused columns need no gradient: they are zero already, because their weights are.)
 template <class Role, class Losses>
 FN void add_loss(const Role& role, Losses& losses, const Sample& sample, float* block_outputs, float* row) {
     if (role.is_actor) losses.policy(sample, block_outputs);

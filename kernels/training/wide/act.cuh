@@ -10,8 +10,9 @@ FN float row_max(float x) {
     return fast_maximum(x, shuffle_xor(x, 2));
 }
 
-// Calls each(j, p, column, in) for this thread's columns, in order, in each group of 8 that has a column of element d;
-// `in`: the column itself is the element's. (A loop bounded by d is not unrolled: accumulators go to local memory.)
+// Calls each(j, p, column, in) for this thread's columns (p: 0 or 1, in group j of 8), in order, in each group that has
+// a column of element d; `in`: the column itself is the element's. (A loop bounded by d is not unrolled: accumulators
+// go to local memory.)
 template <int N, class Each> FN void for_columns(int d, const Each& each) {
     const int begin = offset_of(d), end = begin + size_of(d);
     UNROLL
@@ -25,7 +26,7 @@ template <int N, class Each> FN void for_columns(int d, const Each& each) {
     }
 }
 
-// Sets number[h] to row h's number in columns[h], a column of element d, in all four threads that share the row.
+// Sets number[h] to row h's number in columns[h], one of action element d's, in all four threads that share the row.
 template <int N> FN void select_column(float (&number)[2], const float (&c)[N][4], int d, const int (&columns)[2]) {
     number[0] = number[1] = 0;
     for_columns<N>(d, [&](int j, int p, int column, bool) {

@@ -81,7 +81,7 @@ template <class Net, class Call> struct TrainingTile {
     }
 };
 
-// Saved numbers of COUNT times 8 columns, reloaded to registers as packed words.
+// 8 COUNT columns of a saved tile (activations or slopes), reloaded to registers as packed words.
 template <int COUNT> struct SavedFragment {
     static constexpr int WORDS = sizeof(Stored) / 2;
     u32 words[COUNT][2][WORDS];

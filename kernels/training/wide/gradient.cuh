@@ -44,7 +44,8 @@ template <class Net, int L, class Call> struct UnitCopies {
     }
 };
 
-// Writes a worker's partial sums of a slice of layer L's gradient, biases included, from the saved tiles of its units.
+// Writes to `partial` a worker's sums of a slice (SLICE_ROWS rows) of layer L's gradient, biases included, over the
+// samples in its share of the saved units. The slice's gradient is the sum over its workers.
 template <class Net, int L, class Call>
 FN void layer_gradient(const Call& call, float* partial, int slice, int worker, int workers) {
     using Sizes           = LayerGradient<Net, L>;
@@ -97,7 +98,8 @@ FN void layer_gradient(const Call& call, float* partial, int slice, int worker, 
     }
 }
 
-// Runs layer_gradient() for the layer, slice and worker that are a block's; searches from layer L on.
+// Runs layer_gradient() for this block's layer, slice and worker; `block` counts from the launch's first. Searches from
+// layer L on, also in later nets.
 template <class Net, int L, class Call> FN void dispatch_gradient(const Call& call, int block) {
     constexpr GradientStart at = gradient_start<Net>(L);
     constexpr int workers = workers_of<Net>(L), blocks = Net::slices_of(L) * workers;
@@ -193,7 +195,8 @@ template <class Shape, class Call> FN void reduce(const Call& call) {
 
 // --- packed weights: pieces whose lines have LINE bytes, in the order of the stream's steps ---
 
-// Packs the weights of step STEP and all later ones, of all nets: elements `first`, `first` + `every`, and so on.
+// Packs the weights of step STEP of the weight stream (layers forward, then backward), of all later steps, and of later
+// nets: elements `first`, `first` + `every`, and so on.
 template <class Net, int STEP, class Call> FN void pack_step(const Call& call, int first, int every) {
     constexpr int l = Net::layer_of(STEP), lines = Net::lines_of(STEP);
     constexpr int depths = pieces_of(Net::depth_of(STEP)) * LINE_ELEMENTS;

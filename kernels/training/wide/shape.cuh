@@ -14,8 +14,8 @@ constexpr int GROUPS = WARPS / 4, GROUP_TILE = GROUPS * GROUP_ROWS;
 constexpr int PIECE = 128, PIECE_ELEMENTS = PIECE / int(sizeof(Stored));  // of activations, per line
 constexpr int CHUNK = 256;                                                // input features per product
 
-// Weights are streamed in pieces whose lines have LINE bytes; a stage has as many pieces as fit in STAGE_BYTES. Stages
-// are small, so that several fit in shared memory next to long rows.
+// Weights are streamed in pieces: a line of LINE bytes, along the depth, for each column of the product. A stage has as
+// many pieces as fit in STAGE_BYTES: small, so that several stages fit in shared memory next to long rows.
 constexpr int LINE = sizeof(Stored) == 2 ? 128 : 64, LINE_ELEMENTS = LINE / int(sizeof(Stored));
 constexpr int STAGE_BYTES = 256 * LINE, MAX_RING_BYTES = 128 * 1024;  // the weights of a 256 x 256 layer in bf16
 FN constexpr int pieces_of(int depth) { return (depth + LINE_ELEMENTS - 1) / LINE_ELEMENTS; }
@@ -343,7 +343,8 @@ FN void load_vectors(WideVectors<typename Net::Shape>& memory, const Call& call,
     }
 }
 
-// Loads a network's vectors and starts its weight stream for a number of tiles, with or without the last step.
+// Loads a network's biases, norms and input scales, and starts to stream its weights for `tiles` tiles; `with_last`:
+// the last step's too.
 template <class Net, int STEPS_OF_TILE, class Call>
 FN WeightStream<Net, STEPS_OF_TILE> start_network(const Call& call, const Scale& scale, u32 tiles,
                                                   bool with_last = true) {

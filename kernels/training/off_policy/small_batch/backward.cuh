@@ -189,8 +189,9 @@ FN float gradient_tile(float* weights, float* biases, const Factor& grads, const
     return squares;
 }
 
-// Writes the gradient of a net's parameters; returns this thread's part of its squared norm. Blocks take tiles in turn,
-// from block `turn` on, and set it to the next. `activations` and `grads` are [HIDDEN, rows, MAX_WIDTH].
+// Writes the gradient of a net's parameters; returns this thread's part of its squared norm. Blocks take tiles in turn:
+// `turn` is the first tile's block, and becomes the block after the last tile's. `activations` and `grads` are
+// [HIDDEN, rows, MAX_WIDTH].
 FN float net_gradient(const Net& net, float* gradient, const Factor& inputs, const float* activations,
                       const float* grads, const Factor& grad_outputs, int rows, int& turn) {
     float squares = 0;

@@ -134,7 +134,7 @@ template <int COUNT> FN void partial_outputs(const ForwardPass (&passes)[COUNT],
     }
 }
 
-// Copies the other blocks' slices of layer l into this block's tiles of the full layer.
+// Copies the slices of layer l that the cluster's other blocks computed into this block's tiles of the full layer.
 template <int COUNT> FN void gather_slices(const ForwardPass (&passes)[COUNT], int l) {
     cluster_barrier();
     FOR_EACH_NET(n, COUNT) {

@@ -284,7 +284,7 @@ FN void output_gradients(const Call& call, RowValues& values, const float* input
     }
 }
 
-// Computes the gradients of actor and temperature for a batch, and takes their steps, if this process is alone.
+// Computes the gradients of actor and temperature for a batch; if this process trains alone, also takes their steps.
 template <class Call> FN void update_actor(const Call& call) {
     RowValues&        values = row_values();
     const int         rows = int(call.rows), tiles = (rows + ROWS - 1) / ROWS, r = thread_rank();
