@@ -91,7 +91,7 @@ def _neighbours(name: str, count: Any) -> int:
     if count is None:
         return 0
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise ValueError(f"{name} is {count!r}: use an integer of at least 1, or None for all")
+        raise ValueError(f"{name} is {count!r}: give a number of neighbours of at least 1, or None for all")
     return int(count)
 
 

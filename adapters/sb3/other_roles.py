@@ -31,7 +31,8 @@ class OtherRoles:
             if name not in roles:
                 hint = did_you_mean(name, roles)
                 raise ValueError(
-                    f"others has the key {name!r}, which is not another role{hint} Roles: {', '.join(roles)}"
+                    f"others has the key {name!r}, which is not a role besides the trained one, {role!r}{hint} "
+                    f"There are: {', '.join(roles) or 'none'}"
                 )
         self._env = by_role.env
         self._policies = {name: _policy(by_role, name, chosen.get(name, "random")) for name in roles}
@@ -83,7 +84,10 @@ class RandomPolicy:
         width: Any
         if isinstance(space, gymnasium.spaces.Box):
             if not np.isfinite([space.low, space.high]).all():
-                raise ValueError(f"cannot sample from {space}, which has no bounds: pass a function in others")
+                raise ValueError(
+                    f"cannot sample from {space}, whose bounds are not all finite: give a function from "
+                    "observations to actions in others"
+                )
             low, width = space.low.astype(np.float32), (space.high - space.low).astype(np.float32)
         elif isinstance(space, gymnasium.spaces.Discrete):
             low, width = np.int64(space.start), np.int64(space.n)

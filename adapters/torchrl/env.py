@@ -178,8 +178,10 @@ class Env(EnvBase):
 
 def _check_step_mask(step_mask: torch.Tensor, done: torch.Tensor | None) -> None:
     """Raise a ValueError if a ``_step`` mask excludes a replica that is not done, or without ``done``."""
-    if done is None or not bool((step_mask.reshape(-1) | done.reshape(-1)).all()):
+    if done is None:
+        raise ValueError("'_step' needs 'done' in the same TensorDict")
+    if not bool((step_mask.reshape(-1) | done.reshape(-1)).all()):
         raise ValueError(
-            "'_step' needs 'done' in the same TensorDict and must be True for all replicas that are not done, because "
-            "running episodes are stepped together"
+            "'_step' is False for a replica that is not done, and running replicas are stepped together: "
+            "set it to ~done, or leave it out"
         )

@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         self._add_pairs("--param", "params", "NAME=VALUE", parse_value, help_text)
 
     def add_policies(self, default: str) -> None:
-        """Add ``--policy``."""
+        """Add ``--policy ROLE=NAME``; ``default``: the help's text for the default."""
         names = "a policy of the run, random, frozen:RUN or frozen:RUN:POLICY"
         help_text = f"the policy of a role or an agent: {names} (default: {default})"
         self._add_pairs("--policy", "policies", "ROLE=NAME", str, help_text)
@@ -169,7 +169,7 @@ def parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; give one such as 0.5 or 3e-4") from None
 
 
 def or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -111,13 +111,15 @@ class Options:
         _check_int("first_replica", self.first_replica, range(MAX_REPLICAS), "from 0 to below 2^64")
         if self.checking and self.mode == "SameStep" and not self.keeps_statistics:
             raise ValueError(
-                "checking=True reports the step of an episode at which a number is not finite, which in SameStep mode "
-                "needs the recorded lengths of episodes: leave out statistics=False"
+                "checking=True in SameStep mode needs the lengths of episodes, which statistics=False does not record: "
+                "leave out one of them"
             )
         if device == "cpu" and self.output == "cupy":
             raise ValueError("output='cupy' needs device='cuda'; on the CPU use output='numpy' or 'torch'")
         if self.output == "numpy" and not self.returns_copies and device != "cpu":
-            raise ValueError("copy=False with output='numpy' is impossible on CUDA: use output='torch' or 'cupy'")
+            raise ValueError(
+                "copy=False with output='numpy' is impossible on CUDA: leave it out, or use output='torch' or 'cupy'"
+            )
 
     def limit(self, default: int | None) -> int:
         """The step at which episodes are truncated, or ``NO_LIMIT``, after a check; ``default``: the spec's limit."""

@@ -133,8 +133,8 @@ def read_offsets(sim: Simulation, seed: object, offsets: Any) -> np.ndarray:
         raise ValueError(f"stagger got offsets {values.dtype} {values.shape}; give {count} integers")
     if values.min() < 0 or values.max() >= limit:
         raise ValueError(
-            f"stagger got offsets from {values.min()} to {values.max()}; allowed are 0 to {limit - 1}, less than the "
-            "time limit"
+            f"the offsets of stagger, steps to take off each episode, are from {values.min()} to {values.max()}; give "
+            f"0 to {limit - 1}, less than the time limit"
         )
     return values
 

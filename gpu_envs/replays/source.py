@@ -145,7 +145,7 @@ def _open_id(name: str, options: SourceOptions) -> ReplaySource:
 
 
 def _open_id_with_policies(name: str, options: SourceOptions) -> ReplaySource:
-    """Return a new environment with the policies of ``options.policies``, by role."""
+    """Return a source with a new environment and ``options.policies``; roles without one act at random."""
     from gpu_envs.training.runs import load_frozen_policies
 
     _check_drawing(registry.spec(name))
@@ -225,7 +225,9 @@ def _replica_count(replicas: Any) -> int:
     if replicas is None:
         return REPLICAS
     if isinstance(replicas, bool) or not isinstance(replicas, int | np.integer) or not 1 <= replicas <= MAX_TILES:
-        raise ValueError(f"replicas is {replicas!r}; give an integer from 1 to {MAX_TILES}")
+        raise ValueError(
+            f"replicas is {replicas!r}; give an integer from 1 to {MAX_TILES} (a list only with an environment)"
+        )
     return int(replicas)
 
 

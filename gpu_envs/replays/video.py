@@ -41,7 +41,7 @@ def check(path: Path, fps: int | None, width: int | None = None) -> None:
     if kind not in KINDS:
         raise ValueError(f"a video cannot be {str(path)!r}; its name ends in {' or '.join(KINDS)}")
     if fps is not None and not 1 <= fps <= MAX_FPS:
-        raise ValueError(f"fps is {fps}; give an integer from 1 to {MAX_FPS}")
+        raise ValueError(f"fps is {fps}; give a number from 1 to {MAX_FPS}")
     if width is not None and width > MAX_PIXELS:
         raise ValueError(f"width is {width}; give at most {MAX_PIXELS} pixels")
     if kind == ".gif" and fps is not None and fps > MAX_GIF_FPS:
@@ -132,7 +132,7 @@ def _write_gif(replay: Recorded, path: Path, tile_size: tuple[int, int], fps: in
 
 @final
 class _Palette:
-    """The most frequent colours of some frames.
+    """The palette of a gif: the (at most 255) most frequent colours of sampled frames.
 
     Drawings have few colours, and blends of them at edges. Averaged palette colours, as for photographs, would tint the
     background.

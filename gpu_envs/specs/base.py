@@ -156,7 +156,9 @@ class Spec(ABC):
                 raise ValueError(f"{self.id}: {what}: {reserved[0]!r} is an argument of gpu_envs.make; rename it")
         arrays = [name for name, option in self.options.items() if not _is_number(option)]
         if arrays:
-            raise ValueError(f"{self.id}: options: {arrays[0]!r} is an array or a Derived; give a number")
+            raise ValueError(
+                f"{self.id}: options: {arrays[0]!r} is an array or a Derived; give a scalar, such as Param(0.05)"
+            )
         if self.drawing is not None and not isinstance(self.drawing, Drawing):
             raise TypeError(f"{self.id}: drawing is {self.drawing!r}; give gpu_envs.pictures.Drawing(draw), or None")
 
@@ -211,7 +213,7 @@ class Spec(ABC):
         return FixedParams(frozenset(name for name, param in self.params.items() if param.fixed), params)
 
     def sizes(self, name: str, field: Field, params: Mapping[str, Any]) -> tuple[int, ...]:
-        """Shape of a field, for each replica or agent; ``()`` for a scalar."""
+        """Shape of the field ``name``, for each replica or agent; ``()`` for a scalar."""
         sizes = field.sizes(self.fixed_params(params), f"{self.id}: {{}} of the field {name!r}")
         if len(sizes) > self.max_dimensions(name):
             raise ValueError(
@@ -255,8 +257,9 @@ class Spec(ABC):
             if space_layout(old) != space_layout(new):
                 changed = [n for n in after if not np.array_equal(before[n], after[n])]
                 raise ValueError(
-                    f"{self.id}: {what} would change from {old} to {new}: make another environment, and mark the "
-                    f"parameter {', '.join(map(repr, changed))} fixed=True in the spec"
+                    f"{self.id}: {what} would change from {old} to {new} with {', '.join(map(repr, changed))}: make "
+                    "another environment with the new value; the spec should compute spaces only from scalar "
+                    "parameters with fixed=True"
                 )
 
     def unknown(self, name: str, options: Sequence[str] = ()) -> str:

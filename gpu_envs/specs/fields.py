@@ -80,7 +80,8 @@ def check_shape(shape: object, what: str) -> Shape:
         return shape
     if not isinstance(shape, tuple | list) or not 1 <= len(shape) <= MAX_DIMENSIONS:
         raise TypeError(
-            f"{what} is {shape!r}; give one to {MAX_DIMENSIONS} sizes, such as (3, 4), or a function of the parameters"
+            f"{what} is {shape!r}; give one to {MAX_DIMENSIONS} sizes, such as (3, 4), or a function such as lambda "
+            "params: (params['n'], 2)"
         )
     return tuple(n if callable(n) or isinstance(n, str) else check_count(n, f"{what}: a size") for n in shape)
 
@@ -101,7 +102,9 @@ def _size(size: Size, params: Mapping[str, Any], what: str) -> object:
 def check_count(count: object, what: str) -> int:
     """Validates a length or size, and returns it as an int."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
-        raise TypeError(f"{what} is {count!r}; give an integer of at least 1, or a function of the parameters")
+        raise TypeError(
+            f"{what} is {count!r}; give an integer of at least 1, or a function such as lambda params: params['n']"
+        )
     if count < 1:
         raise ValueError(f"{what} is {count}; give an integer of at least 1")
     return int(count)

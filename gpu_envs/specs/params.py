@@ -228,7 +228,8 @@ class Param:
                 reason = "shapes depend on it" if self.fixed else "it is compiled in" if self.baked else ""
                 reason = reason or f"it is {'a switch' if self.kind == 'bool' else 'an integer'}"
                 raise ValueError(
-                    f"is drawn from {distribution}, and {reason}: only real numbers that may change are drawn"
+                    f"is drawn from {distribution}, and {reason}: only real numbers that may change are drawn; give "
+                    "a single value"
                 )
             limited = distribution.with_limits(*self.limits(precision))
         except ValueError as error:

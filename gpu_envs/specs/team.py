@@ -138,7 +138,8 @@ class TeamSpec(Spec):
             isinstance(role.count, bool) or not isinstance(role.count, int) or role.count < 1
         ):
             raise ValueError(
-                f"{what} its count is {role.count!r}; give an integer of at least 1, or a parameter's name"
+                f"{what} its count is {role.count!r}; give an integer of at least 1, the name of a fixed "
+                "integer parameter, or a function of fixed parameters"
             )
         for name in ("observation", "action", *(["shared_observation"] if role.shared_observation is not None else [])):
             check_space(f"{what} {name}", getattr(role, name))
@@ -213,7 +214,7 @@ class TeamSpec(Spec):
         if isinstance(shared_at, bool) or not isinstance(shared_at, int | np.integer) or not 0 <= shared_at <= size:
             raise ValueError(
                 f"{what} shared_at is {position!r}; give an integer from 0 to {size}, the size of its observation, or "
-                "the name of an integer parameter"
+                "the name of a fixed integer parameter"
             )
         return RoleObservation(extended, shared, int(shared_at))
 

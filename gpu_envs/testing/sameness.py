@@ -210,7 +210,7 @@ def rollouts(subject: Subject, device: str) -> str:
 def idle_elements(subject: Subject, device: str) -> str:
     """Checks that the choices of inactive elements of actions have no effect; returns a summary."""
     if not (isinstance(subject.spec, TeamSpec) and subject.spec.active_heads):
-        raise SkippedError("the spec has no inactive elements (active_heads is not True)")
+        raise SkippedError("the spec has no actions with inactive elements (active_heads is not True)")
     runs = [subject.run(device=device, active_heads=active) for active in (True, False)]
     one, other = (_trajectory(run, subject.seed, subject.draws()) for run in runs)
     masks = [[{n: m.pop(n) for n in [*m] if n.startswith("action_mask")} for m in moments] for moments in (one, other)]

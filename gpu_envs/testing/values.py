@@ -42,7 +42,7 @@ def spaces(subject: Subject, device: str) -> str:
         moments = itertools.chain([run.reset(subject.seed)], (run.step(draw) for draw in draws))
         _check_trajectory(subject, moments, f"of {what} actions")
     _check_trajectory(subject, (moment for _, moment in subject.long_run(device)), "of a long run")
-    named = [f"{part}: {_description(space)}".removeprefix(": ") for part, space in subject.observation_spaces.items()]
+    named = [f"{part}: {_describe_box(space)}".removeprefix(": ") for part, space in subject.observation_spaces.items()]
     return (
         f"{subject.steps} steps of random and of extreme actions, {subject.long_run_text}, stay in {', '.join(named)}"
     )
@@ -62,8 +62,8 @@ def _check_trajectory(subject: Subject, moments: Iterator[Moment], where: str) -
         _check_values(subject, moment, "observations", checked, f"in step {t} {where}")
 
 
-def _description(space: gymnasium.Space[Any]) -> str:
-    """Describes a space briefly."""
+def _describe_box(space: gymnasium.Space[Any]) -> str:
+    """Returns a Box's dtype, shape and bounds as text."""
     assert isinstance(space, gymnasium.spaces.Box)
     low, high = (f"{float(bound):g}" for bound in (space.low.min(), space.high.max()))
     return f"{space.dtype} {list(space.shape)} from {low} to {high}"
@@ -150,9 +150,12 @@ def _check_masks(subject: Subject, moment: Moment, run: Run, when: str) -> None:
         mask, counts = moment[name], choices(role.action)
         shape = (*role.batch_shape(run.num_envs), sum(counts))
         if mask.shape != shape or mask.dtype != np.int8:
-            raise FailedError(f"{name} is {mask.dtype} {mask.shape} {when}; expected int8 {shape}")
+            raise FailedError(
+                f"infos[{name!r}] is {mask.dtype} {mask.shape} {when}, not int8 {shape}: this is a defect of gpu_envs, "
+                "not of the rules; please report it"
+            )
         if ((mask != 0) & (mask != 1)).any():
-            raise FailedError(f"{name} has values other than 0 and 1 {when}; set true or false in allow")
+            raise FailedError(f"{name} has values other than 0 and 1 {when}; allow must set each entry true or false")
         start = 0
         for j, count in enumerate(counts):
             no_choice = ~mask[..., start : start + count].any(-1)
@@ -189,7 +192,10 @@ def drawing(subject: Subject, device: str) -> str:
             )
         for k, shape in enumerate(picture.shapes):
             if len(shape.points) != run.num_envs:
-                raise FailedError(f"shape {k} has points of {len(shape.points)} replicas; give those of {run.num_envs}")
+                raise FailedError(
+                    f"shape {k} of the picture has points for {len(shape.points)} replicas; the drawing must give "
+                    f"points for all {run.num_envs}"
+                )
             shown = np.ones(shape.points.shape[:2], bool) if shape.shown is None else shape.shown
             invalid = shown & ~np.isfinite(shape.points).all((2, 3))
             if invalid.any():

@@ -81,9 +81,11 @@ def _check_buffer(config: Run, algorithm: OffPolicy, rows: int, policy: str) -> 
         return
     capacity = (algorithm.buffer_size - algorithm.n_step) * config.replicas * rows
     if capacity < algorithm.batch_size:
+        needed = -(-algorithm.batch_size // (config.replicas * rows)) + algorithm.n_step
         raise ValueError(
             f"batch_size is {algorithm.batch_size:,}, but the buffer of the policy {policy!r} holds at most "
-            f"{capacity:,} transitions: give a smaller batch_size, or a larger buffer_size"
+            f"{capacity:,} transitions: lower batch_size to {capacity:,}, or raise buffer_size (steps of each replica) "
+            f"to {needed:,}"
         )
     warmup = -(-algorithm.learning_starts // (config.horizon * config.replicas))
     if warmup >= config.iterations:

@@ -207,7 +207,10 @@ def load_frozen_policies(
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)
     for name in filter(learns, parts):
-        raise ValueError(f"{env} is not a run and has no policy {name!r}: give random, frozen:RUN or frozen:RUN:POLICY")
+        raise ValueError(
+            f"{name!r} is not a policy: {env} is an environment, not a run, so give random, frozen:RUN (a run "
+            "directory) or frozen:RUN:POLICY"
+        )
     rows = {name: PolicyRows(name, members, 1, device) for name, members in parts.items()}
     networks = {name: make_player(policy_rows, config).networks for name, policy_rows in rows.items()}
     return TrainedPolicies(config, device, parts, networks, 0, 0, {})

@@ -218,7 +218,7 @@ def compare(op: ast.cmpop, left: Expr, right: Expr) -> Expr:
     The left operand of ``in`` is repeated: unless it is simple, use the result only to check the types.
     """
     if isinstance(op, ast.Is | ast.IsNot):
-        raise RefusedError("rules do not compare objects", "Write == or !=")
+        raise RefusedError("rules cannot use 'is' or 'is not'", "Write == or !=")
     if isinstance(op, ast.In | ast.NotIn):
         values = constant_value(right)
         if not isinstance(values, tuple | list | set | frozenset | range) or not values:

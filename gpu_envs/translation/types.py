@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeAlias, dataclass_transform
 
-from gpu_envs.translation.sources import RefusedError
-
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Record:
@@ -89,7 +87,7 @@ LIST = "list"
 
 
 def wider(left: Type, right: Type) -> Type:
-    """Return the wider of two types, which can hold values of both; refuse unlike types."""
+    """Return the wider of two types, which can hold values of both; raise a TypeError for unlike types."""
     if isinstance(left, Number) and isinstance(right, Number):
         return left if left.width >= right.width else right
     if isinstance(left, Array) and isinstance(right, Array) and (left.cpp, left.sizes) == (LIST, right.sizes):
@@ -97,7 +95,7 @@ def wider(left: Type, right: Type) -> Type:
         return dataclasses.replace(left, kind=kind, stored_type=list_of(kind, left.sizes).stored_type)
     if left == right:
         return left
-    raise RefusedError("these have different types")
+    raise TypeError(f"{left} and {right} are unlike types")
 
 
 def list_of(kind: Type, sizes: tuple[int | None, ...]) -> Array:

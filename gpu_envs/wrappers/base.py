@@ -52,12 +52,12 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         else:
             raise TypeError(
                 f"{name} wraps environments made by gpu_envs.make(..., output='torch') and wrappers of them; "
-                f"got {type(env).__name__}: use the wrappers of gymnasium.wrappers.vector"
+                f"got {type(env).__name__}: make it with gpu_envs.make, or use gymnasium.wrappers.vector if it has it"
             )
         if simulator.output != "torch":
             raise ValueError(
                 f"{name} needs torch tensors, but {simulator!r} has output={simulator.output!r}: make it with "
-                "output='torch', or use the wrappers of gymnasium.wrappers.vector with output='numpy'"
+                f"output='torch', or use gymnasium.wrappers.vector with output='numpy' if it has {name}"
             )
         super().__init__(env)
         self._env: Final = env

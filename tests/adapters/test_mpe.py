@@ -98,7 +98,7 @@ def test_episodes_terminate_on_success() -> None:
 def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="has no curriculum: create an environment for each stage"):
         simple_tag_v3.parallel_env(curriculum=True)
-    with pytest.raises(ValueError, match="num_agent_neighbors is 0: use an integer of at least 1, or None for all"):
+    with pytest.raises(ValueError, match="num_agent_neighbors is 0: give a number of neighbours of at least 1"):
         simple_spread_v3.env(num_agent_neighbors=0)
     assert simple_adversary_v3.parallel_env(num_agent_neighbors=None).observation_space("agent_0").shape == (10,)
     with pytest.raises(

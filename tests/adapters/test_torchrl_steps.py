@@ -88,8 +88,10 @@ def test_a_step_mask_must_include_running_replicas() -> None:
     env = make_env("CartPole-v1", 2, "cpu", seed=0)
     now = env.rand_action(env.reset())
     now["_step"] = torch.tensor([True, False])
-    with pytest.raises(ValueError, match="'_step' needs 'done' in the same TensorDict"):
+    with pytest.raises(ValueError, match="'_step' is False for a replica that is not done"):
         env.step(now)
+    with pytest.raises(ValueError, match="'_step' needs 'done' in the same TensorDict"):
+        env.step(now.exclude("done"))
 
 
 def test_options_apply_to_one_reset(device: str) -> None:

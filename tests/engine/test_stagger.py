@@ -126,8 +126,8 @@ def test_a_reset_starts_episodes_of_full_length(spec: Any, device: str) -> None:
         ({}, TypeError, "stagger needs a seed: give an integer"),
         ({"offsets": [0, 1]}, ValueError, r"got offsets int64 \(2,\); give 3 integers"),
         ({"offsets": [0.0, 1.0, 2.0]}, ValueError, r"got offsets float64 \(3,\); give 3 integers"),
-        ({"offsets": [0, -1, 2]}, ValueError, "from -1 to 2; allowed are 0 to 11"),
-        ({"offsets": [0, 1, LIMIT]}, ValueError, "from 0 to 12; allowed are 0 to 11"),
+        ({"offsets": [0, -1, 2]}, ValueError, "from -1 to 2; give 0 to 11"),
+        ({"offsets": [0, 1, LIMIT]}, ValueError, "from 0 to 12; give 0 to 11"),
     ],
 )
 def test_wrong_offsets_are_refused(device: str, arguments: Any, error: type[Exception], message: str) -> None:

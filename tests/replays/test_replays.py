@@ -220,7 +220,7 @@ def test_missing_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(gpu_envs.UnknownEnvironmentError, match=r"Did you mean 'runs/cart'\?"):
         record("cart")
     pytest.importorskip("torch")
-    with pytest.raises(FileNotFoundError, match=r"run directory runs/cat does not exist. Did you mean 'runs/cart'\?"):
+    with pytest.raises(FileNotFoundError, match=r"directory runs/cat does not exist; .*\. Did you mean 'runs/cart'\?"):
         record("runs/cat")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         record(Path("CartPole-v1"))  # a Path is never an id
@@ -313,7 +313,7 @@ def test_replacing_policies_of_a_run(runs: Callable[[str], Path], device: str) -
     )
     assert_same_bits(trained.state, frozen.state)
     assert record("TagGridWorld-v0", policies={"runner": "random"}, steps=2, device=device).steps == 2
-    with pytest.raises(ValueError, match="TagGridWorld-v0 is not a run and has no policy 'mine'"):
+    with pytest.raises(ValueError, match="'mine' is not a policy: TagGridWorld-v0 is an environment"):
         record("TagGridWorld-v0", policies={"runner": "mine"}, device=device)
     with pytest.raises(ValueError, match=r"Did you mean 'runner'\?"):
         record(run, policies={"runer": "random"}, device=device)

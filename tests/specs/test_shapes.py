@@ -153,7 +153,7 @@ def test_an_index_out_of_range(tmp_path: Path, rule: str, message: str) -> None:
         (("AGENST",), ValueError, "reads the parameter 'AGENST', which does not exist. Did you mean 'AGENTS'?"),
         (("speed",), ValueError, "reads 'speed', which may change, and memory depends on it"),
         ((0,), ValueError, "a field's shape: a size is 0; give an integer of at least 1"),
-        ((), TypeError, "a field's shape is (); give one to 3 sizes, such as (3, 4), or a function of the parameters"),
+        ((), TypeError, "a field's shape is (); give one to 3 sizes, such as (3, 4), or a function such as"),
         (lambda _: 3, TypeError, "the shape of the field 'given' is 3; give one to 3 sizes"),
         (lambda _: (2.5,), TypeError, "a size is 2.5; give an integer of at least 1"),
     ],

@@ -52,6 +52,11 @@ from gpu_envs.registry.catalog import env_spec
             {"max_episode_steps": 1.5},
             "Wrong-v0: max_episode_steps is 1.5; give an integer of at least 1, or a function",
         ),
+        (
+            valid_env_spec,
+            {"options": {"kick": Param([1.0, 2.0])}},
+            "Wrong-v0: options: 'kick' is an array or a Derived; give a scalar, such as Param(0.05)",
+        ),
         (valid_team_spec, {"scratch": {"y": 1}}, "Wrong-v0: scratch: 'y' is 1; give a Field, such as Field('int')"),
         (
             valid_team_spec,
@@ -211,7 +216,7 @@ def test_a_space_keeps_its_shape() -> None:
     env = gpu_envs.VectorEnv(spec, 2, device="cpu")
     env.set_attr("speed", 2.0)
     with pytest.raises(
-        ValueError, match=r"observation would change from Box\(.*\(5,\).*mark the parameter 'size' fixed=True"
+        ValueError, match=r"observation would change from Box\(.*\(5,\).* with 'size': make another environment"
     ):
         env.set_attr("size", 5)
     assert env.get_attr("size") == (4, 4)

@@ -389,6 +389,16 @@ def test_a_picture_of_nothing(tmp_path: Path) -> None:
     )
 
 
+def test_a_picture_of_one_replica(tmp_path: Path) -> None:
+    def draw(state: Any, params: Any) -> Picture:
+        del state, params
+        return Picture((-1, -1, 1, 1), (disc(np.zeros((1, 1, 2)), 0.1, (0, 0, 0)),))
+
+    spec = walk(tmp_path, more={"drawing": Drawing(draw)})
+    message = "shape 0 of the picture has points for 1 replicas; the drawing must give points for all "
+    assert message in check_message(values.drawing, spec, "cpu")
+
+
 def test_a_drawing_of_a_missing_field(tmp_path: Path) -> None:
     def draw(state: Any, params: Any) -> Picture:
         del params

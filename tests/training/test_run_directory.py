@@ -186,7 +186,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="format 99"):
         checkpoint.load(path)
     torch.save({"version": 2, "kind": "policy", "payload": {}}, path)
-    with pytest.raises(CheckpointError, match="kind 'policy'; expected 'training'"):
+    with pytest.raises(CheckpointError, match="kind 'policy', not 'training'; give one that a run"):
         checkpoint.load(path)
 
 
@@ -428,6 +428,13 @@ def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
         Trainer(small_run("cpu"))
 
 
+def test_a_renamed_checkpoint_is_refused(tmp_path: Path) -> None:
+    (latest,) = (Path(__file__).parents[1] / "recordings" / "run_format_1" / "checkpoints").iterdir()
+    renamed = shutil.copy(latest, tmp_path / "iteration-00000099.pt")
+    with pytest.raises(CheckpointError, match=r"its iteration is \d+, but its file name says 99"):
+        load_run(renamed)
+
+
 def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:
     """Its weights are unchanged; its settings get their current names."""
     old, run = Path(__file__).parents[1] / "recordings" / "run_format_1", tmp_path / "run"
@@ -452,7 +459,7 @@ def test_a_run_of_format_1_is_evaluated_and_resumed(tmp_path: Path) -> None:
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path / "pendulum", run_of(env="Pendulum-v1", device="cpu"))
-    with pytest.raises(FileNotFoundError, match=r"does not exist\. Did you mean .*pendulum'"):
+    with pytest.raises(FileNotFoundError, match=r"does not exist; .*\. Did you mean .*pendulum'"):
         RunDirectory.open(tmp_path / "pendulun")
     (tmp_path / "other").mkdir()
     with pytest.raises(FileNotFoundError, match=r"the run directory .*other has no config\.json"):

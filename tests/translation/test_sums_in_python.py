@@ -63,14 +63,14 @@ REFUSED_REDUCTIONS = {
     "w.mean = team.sum(team.sum(w.x[j] for j in team.agents()) for i in team.agents())": "assign it to a field",
     f"if p.wide:  # <--\n    w.mean = {SUM}": "fixed=True",
     f"for i in team.agents():\n    w.mean = {SUM}  # <--": "'i' is already a variable of the loop around this team.sum",
-    "for i in team.agents():\n    w.mean = team.sum(w.x[j] for j in team.agents())  # <--": "must write its result",
-    "for i in team.agents():\n    w.x[0] = team.sum(w.x[j] for j in team.agents())  # <--": "must write its result",
+    "for i in team.agents():\n    w.mean = team.sum(w.x[j] for j in team.agents())  # <--": "must go to the element",
+    "for i in team.agents():\n    w.x[0] = team.sum(w.x[j] for j in team.agents())  # <--": "must go to the element",
     "for i in team.agents():\n    w.cargo[i, 0] = team.sum(w.left for j in team.agents())  # <--": (
-        "must write its result\n.*for i in team.agents"
+        "must go to the element of the iteration.*\n.*for i in team.agents"
     ),
     "for i in team.agents():\n    w.x[i] = team.sum(w.x[j] for j in team.agents())  # <--": "iterations read 'x'",
     "for i in team.agents():\n    w.x[i] = team.sum(w.left for k in range(i))  # <--": (
-        "the same number of values\n.*if k < n else 0 for k in"
+        "the same number\n.*if k < n else 0 for k in"
     ),
     "w.mean = sum(w.x[i] for i in team.agents())": r"sum is not translated\n.*w.total = team.sum\(",
     "for i in team.agents():\n    w.x[i] = max(w.left for k in range(3))  # <--": r"cannot use generators.*team.sum\(",
@@ -101,15 +101,15 @@ REFUSED_ELEMENTS = {
     "a = team.elements(2, 3)": "Write for i, j in",
     ELEMENTS + "break  # <--": "Write continue",
     ELEMENTS + "for k in team.agents():  # <--\n        pass": "inside a phase",
-    ELEMENTS + "w.x[i] = j  # <--": r"iteration of element \(i, j\) writes.*Write w.x\[i, j\], of a matrix",
-    ELEMENTS + "w.board[j] = i  # <--": r"iteration of element \(i, j\)",
-    ELEMENTS + "w.left = i  # <--": r"iteration of element \(i, j\)",
-    ELEMENTS + "if i == 0:\n        w.left = i  # <--": r"iteration of element \(i, j\)",
-    ELEMENTS + "w.cargo[i, 0] = j  # <--": r"iteration of element \(i, j\)",
-    ELEMENTS + "w.cargo[j, i] = j  # <--": r"iteration of element \(i, j\)",
+    ELEMENTS + "w.x[i] = j  # <--": r"\(i, j\) writes .x. where.*Write w.x\[i, j\] if it is a matrix",
+    ELEMENTS + "w.board[j] = i  # <--": r"iteration of \(i, j\) writes",
+    ELEMENTS + "w.left = i  # <--": r"iteration of \(i, j\) writes",
+    ELEMENTS + "if i == 0:\n        w.left = i  # <--": r"iteration of \(i, j\) writes",
+    ELEMENTS + "w.cargo[i, 0] = j  # <--": r"iteration of \(i, j\) writes",
+    ELEMENTS + "w.cargo[j, i] = j  # <--": r"iteration of \(i, j\) writes",
     ELEMENTS + "w.cargo[i, j] = w.cargo[i, 0]  # <--": "iterations read 'cargo'",
     ELEMENTS + "w.cargo[i, j] = w.cargo[j, i]  # <--": "iterations read 'cargo'",
-    ELEMENTS + "j += 1\n    w.cargo[i, j] = 1  # <--": r"iteration of element \(i, j\)",
+    ELEMENTS + "j += 1\n    w.cargo[i, j] = 1  # <--": r"iteration of \(i, j\) writes",
     "j = 1\nfor i, j in team.elements(AGENTS, 3):  # <--\n    w.cargo[i, j] = 1": "cannot share variables",
 }
 

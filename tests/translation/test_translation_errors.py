@@ -92,6 +92,7 @@ EXPRESSIONS = {
     "s.count = 3000000000": "32 bits",
     "s.x = s.x @ s.x": "no matrix product",
     "s.on = s.x is None": "not a number|==",
+    "s.on = s.x is s.x": "cannot use 'is'.*Write ==",
     "s.on = s.x in s.cells": "tuple of constants",
     "s.x = s.count and 1": "join bools",
     "s.x = math.sin(s.x, 1)": "takes 1",
@@ -99,6 +100,7 @@ EXPRESSIONS = {
     "s.x = abs()": "takes 1",
     "s.on = p.start == 'fixd'": "Did you mean 'fixed'",
     "s.on = p.start < 'fixed'": "no order",
+    "s.x = 'l' if s.on else 'r'": "selects the string 'l' or the string 'r'.*Give two numbers",
     "s.on = p.start == 1": "Compare it with one of these strings",
     "s.x = p.start": "a choice of",
     "s.x = TABLE[0]": "cannot use dicts",
@@ -189,7 +191,7 @@ OBSERVATIONS = {
     "observation[1] += 1": "observations are write-only",
     "observation[1] = observation[0]": "observations are write-only",
     "observation.image[0] = 1": "has no 'image'",
-    "return 1": "observe returns nothing",
+    "return 1": "observe returns nothing.*Write return without a value$",
     "observation[1] = random.uniform(0, 1)": "random",
 }
 
@@ -227,7 +229,7 @@ PHASES = {
     "for i in team.agents():\n    w.x[i] = CATS  # <--": "Did you mean 'CAT'|no constant CATS",
     "for i in team.agents():\n    w.x[i] = actions[i][0]  # <--": "has no elements",
     "a = team.agents()": "for statement",
-    "for i in team.agents():\n    r = q = team.random(RESET, i)  # <--": "cannot have two names",
+    "for i in team.agents():\n    r = q = team.random(RESET, i)  # <--": r"Write one name: r = team.random\(RESET, i\)",
     "for i in team.agents:  # <--\n    pass": r"Write for i in team.agents\(\):",
     "for i in team.agents():\n    w.x[i] = team.random(STEP, i).uniform(0, 1)  # <--": r"random\(STEP, i, w.elapsed\)",
     "for i in team.agents():\n    w.x[i] = team.random(RESET, i, 1).bits()  # <--": r"Write team.random\(RESET, i\)",

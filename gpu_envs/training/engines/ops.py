@@ -325,7 +325,7 @@ class Ops:
         rows, members = len(parameters), loss_members(batch, indices, algorithm)
         if rows != members["rows"]:
             expected = f"{members['samples']} samples" if indices is None else f"{len(indices)} indices"
-            raise ValueError(f"parameters have {rows} rows for {expected}; give one row for each")
+            raise ValueError(f"parameters, the policy's outputs, have {rows} rows for {expected}; give a row for each")
         self._kernel("loss").launch(
             rows * self._shares,
             **members,

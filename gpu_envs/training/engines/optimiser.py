@@ -138,6 +138,7 @@ class Adam:
             if parameter.dtype != torch.float32 or parameter.device != torch.device(backend.device):
                 raise ValueError(
                     f"parameters[{number}] is {parameter.dtype} on {parameter.device}; give float32 on {backend.device}"
+                    f": convert its module first, with module.to({backend.device!r}, torch.float32)"
                 )
         self._shapes: Final = [parameter.shape for parameter in parameters]
         self.flat: Final = flattened(parameters)

@@ -113,7 +113,7 @@ class WideKernels:
         """
         if scale is not None and network.grad_inputs:
             raise ValueError(
-                "scale is given, but gradients of inputs would ignore it: leave it out, and scale the inputs"
+                "scale is given, but gradients of inputs would ignore it: leave it out, and normalise the inputs before"
             )
         self.network: Final = network
         self._gradient: Final = gradient

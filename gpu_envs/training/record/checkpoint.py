@@ -110,7 +110,9 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
             "Use the version of gpu_envs that wrote it, which is named in config.json in the run directory"
         )
     if content["kind"] != _KIND:
-        raise CheckpointError(f"{path} is a checkpoint of kind {content['kind']!r}; expected {_KIND!r}")
+        raise CheckpointError(
+            f"{path} is a checkpoint of kind {content['kind']!r}, not {_KIND!r}; give one that a run wrote"
+        )
     payload: dict[str, Any] = content["payload"]
     return payload
 

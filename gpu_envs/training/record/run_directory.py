@@ -81,7 +81,10 @@ class RunDirectory:
             problem = "is a file, not a folder" if folder.exists() else "does not exist"
             problem = "has no config.json, so it is not a run directory" if folder.is_dir() else problem
             siblings = [str(other.parent) for other in folder.parent.glob(f"*/{_CONFIG}")]
-            raise FileNotFoundError(f"the run directory {folder} {problem}{did_you_mean(str(folder), siblings)}")
+            raise FileNotFoundError(
+                f"the run directory {folder} {problem}; give the folder of a run, such as "
+                f"runs/CartPole-v1-20250131-120000{did_you_mean(str(folder), siblings)}"
+            )
         return cls(folder)
 
     def config(self) -> Run:

@@ -107,7 +107,7 @@ def load_run(path: Path) -> dict[str, Any]:
     with explain_damage(path):
         check_structure(RUN, state, "its state")
         if state["iteration"] != iteration_of(path):
-            raise CheckpointError(f"its iteration is {state['iteration']}, not that of its file name")
+            raise CheckpointError(f"its iteration is {state['iteration']}, but its file name says {iteration_of(path)}")
         processes, ranks = state["describes"]["gpus"], state.get("ranks") or [None]
         if len(ranks) != processes:
             raise CheckpointError(f"it has states of {len(ranks)} processes, but {processes} trained the run")

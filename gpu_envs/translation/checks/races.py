@@ -150,8 +150,9 @@ class _AccessCollector:
             return
         if column and (access.per_agent is not None or access.constant is None or not access.conditional):
             element = f"{name}, {column[0].name}"
-            hint = f"Write w.{field}[{element}], of a matrix; write other fields in another phase"
-            raise RefusedError(f"the iteration of element ({element}) writes what other iterations write", hint, node)
+            problem = f"the iteration of ({element}) writes {field!r} where other iterations write it, too"
+            hint = f"Write w.{field}[{element}] if it is a matrix; otherwise write it in another phase"
+            raise RefusedError(problem, hint, node)
         if access.per_agent:
             hint = f"Write w.{field}[{name}]; change ints of other agents with add(...) and lower(...)"
             raise RefusedError(f"the iteration of agent {name!r} writes a field of another agent", hint, node)

@@ -43,7 +43,8 @@ class Assignments(Expressions):
                         hint = "Write separate assignments"
                         raise RefusedError("a chained assignment cannot unpack", hint, target)
                     if isinstance(value.kind, Struct):
-                        raise RefusedError(f"{describe(value.kind)} cannot have two names", "Use the first one", target)
+                        hint = f"Write one name: {ast.unparse(targets[0])} = {ast.unparse(node.value)}"
+                        raise RefusedError(f"{describe(value.kind)} cannot have two names", hint, target)
                     yield self._assign(node, [target], [value])
 
     def _unpack(self, node: ast.Assign, targets: Sequence[ast.expr]) -> Iterator[tree.Stmt]:
@@ -164,7 +165,7 @@ class Assignments(Expressions):
         return self.record_type(name, kind, target)
 
     def _make_list(self, node: ast.stmt, target: ast.Name, value_node: ast.expr) -> tree.MakeList:
-        """Read ``x = [a, b]``, ``x = [a] * n`` or ``x = (a, b)``, whose elements are read-only."""
+        """Read ``x = [a, b]``, ``x = [a] * n`` or ``x = (a, b)``; a tuple's elements are read-only."""
         elements, times = value_node, 1
         if isinstance(value_node, ast.BinOp):
             count = self.expression(value_node.right)

@@ -98,7 +98,8 @@ class Calls(Reader):
         with self.at(node):
             arguments = self._positional(node)
             if len(arguments) != 2:
-                raise RefusedError(f"{name} got {len(arguments)} arguments; it takes a field and a number")
+                problem = f"{name} got {len(arguments)} arguments; it takes a field and a number"
+                raise RefusedError(problem, f"Write {name}(w.FIELD, number)")
             place, value = arguments
             if field_of(place)[0] != "World" or storage_type(place) != "int" or place.kind is not INT:
                 hint = "Declare the field as Field('int') in the spec"

@@ -92,6 +92,7 @@ class Expressions(Calls):
         return value
 
     def _compare(self, node: ast.Compare) -> Expr:
+        """Read a comparison, also chained or with ``in``, which evaluates each operand once."""
         operands = [self.expression(node.left), *(self._operand(part) for part in node.comparators)]
         links = [arithmetic.compare(*link) for link in zip(node.ops, operands, operands[1:], strict=False)]
         is_chained = len(links) > 1 or (isinstance(node.ops[0], ast.In | ast.NotIn) and not is_simple(operands[0]))
@@ -120,7 +121,8 @@ class Expressions(Calls):
                 return yes if test.value else no
         elif yes.kind != no.kind or not _is_selectable(yes) or not _is_selectable(no):
             one, other = (describe(part.kind, constant_value(part)) for part in (yes, no))
-            raise RefusedError(f"this is {one} or {other}", "Use the same type on both sides")
+            hint = "Give two numbers, such as LEFT = 0 of the module, or write if and else"
+            raise RefusedError(f"a conditional expression selects {one} or {other}", hint)
         return tree.Operation(yes.kind, "?:", (test, yes, no))
 
     # --- fields and elements ---

@@ -193,7 +193,7 @@ class Reader(abc.ABC):
         previous = self.types.get(variable)
         try:
             wide_kind = kind if previous is None else wider(previous, kind)
-        except RefusedError:
+        except TypeError:
             raise RefusedError(f"{name!r} has another type elsewhere", "Use two names", node) from None
         if wide_kind != previous:
             self.types[variable] = wide_kind

@@ -86,6 +86,7 @@ class Statements(Assignments):
                 raise RefusedError(f"{type(node).__name__} is not translated")
 
     def _branch(self, node: ast.If) -> tree.If:
+        """Read an if: with a constant condition only the branch that runs; otherwise branches may not have phases."""
         test = self.condition(node.test)
         test_value = bool(test.value) if isinstance(test, tree.Constant) else None
         yes = self.block(node.body) if test_value is not False else ()
@@ -106,8 +107,7 @@ class Statements(Assignments):
         name, kind, value = self.source.name, self.result, node.value
         if kind is None:
             if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
-                annotate = ", or annotate the function: -> float" if self.source.tree.returns is None else ""
-                raise RefusedError(f"{name} returns nothing", f"Write return without a value{annotate}")
+                raise RefusedError(f"{name} returns nothing", "Write return without a value")
             return tree.Return(node, ())
         is_step = isinstance(kind, Tuple) and kind.cpp == "Outcome"
         results = "reward, terminated" if is_step else describe(kind)
@@ -316,9 +316,11 @@ class Statements(Assignments):
             raise RefusedError(problem, f"Write a separate phase: {example}", reduction.at)
         if any(isinstance(part, tree.Local) and part.variable in variables for part in subexpressions(reduction.count)):
             hint = f"Write ... if {reduction.variable.name} < n else 0 for {reduction.variable.name} in team.agents()"
-            raise RefusedError("all iterations must reduce the same number of values", hint, reduction.count.at)
+            problem = "the iterations of this loop reduce different numbers of values; all must reduce the same number"
+            raise RefusedError(problem, hint, reduction.count.at)
         match reduction.place:
             case tree.Element(indices=(tree.Local(variable=index),)) if index == variables[0]:
                 return
         hint = f"Write {example}; for a single result, write it outside the loop"
-        raise RefusedError("each iteration must write its result", hint, reduction.at)
+        problem = f"the result of team.{reduction.method} must go to the element of the iteration: w.x[{number}]"
+        raise RefusedError(problem, hint, reduction.at)
