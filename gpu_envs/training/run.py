@@ -105,7 +105,10 @@ class Run(Settings):
             if not isinstance(policy, Policy) and not (isinstance(policy, str) and policy.isprintable()):
                 raise ValueError(f"policies gives {role!r} {policy!r}; give a Policy, or a printable policy name")
             if isinstance(policy, Policy) and role in NAMES:
-                raise ValueError(f"policies names a policy {role!r}, which is the name of a setting; give another name")
+                raise ValueError(
+                    f"policies names a policy {role!r}, which is the name of a setting; give the policy another name, "
+                    "as in policies={'runner': 'main', 'main': Policy(...)}"
+                )
         since = tuple(map(as_int, self.since)) if isinstance(self.since, list | tuple) else ()
         if len(since) != 2 or None in since:
             raise ValueError(f"since is {self.since!r}; give two integers, of updates and of steps")

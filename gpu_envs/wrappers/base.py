@@ -107,7 +107,10 @@ class TorchWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         """Return the space, or raise a TypeError unless it is a Box with an allowed dtype (empty: any)."""
         if not isinstance(space, spaces.Box) or (dtypes and space.dtype.name not in dtypes):
             dtype = f" of {' or '.join(dtypes)}" if dtypes else ""
-            raise TypeError(f"{type(self).__name__} needs {what} in a Box{dtype}; the wrapped environment has {space}")
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} needs {what} in a Box{dtype}; the wrapped environment has {space}: leave {name} out"
+            )
         return space
 
     def _set_observation_space(self, space: spaces.Space[Any]) -> None:

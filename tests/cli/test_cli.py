@@ -322,7 +322,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["train", "CartPole-v1", "--noise.gamma", "1"],
-            "a policy 'noise', which is the name of a setting; give another name",
+            "a policy 'noise', which is the name of a setting; give the policy another name",
         ),
         (["train", "CartPole-v1", "--hidden", "a,b"], "--hidden: 'a,b' is not a list of integers such as 64,64"),
         (["train", "CartPole-v1", "--learning-rate", "fast"], "--learning-rate/--lr: 'fast' is not a schedule"),

@@ -361,6 +361,12 @@ def test_masks(
     assert "of 'the action mask', which has " in check_message(builds.undefined_values, broken)
 
 
+def test_a_mask_of_a_wrong_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "choices", lambda _: [5])
+    spec = walk(tmp_path, more={"action_mask": True}, further=MASK.replace("BODY", "mask[0] = true;"))
+    assert "a defect of gpu_envs, not of the rules; please report it" in check_message(values.masks, spec, "cpu")
+
+
 @pytest.mark.slow
 def test_several_observations_pass(tmp_path: Path) -> None:
     paint = (

@@ -207,7 +207,7 @@ def test_double_precision_of_actions(device: str) -> None:
 
 def test_wrong_actions() -> None:
     discrete, box = (torch_env(env_id, 3, "SameStep", "cpu") for env_id in ("CartPole-v1", "Pendulum-v1"))
-    with pytest.raises(TypeError, match=r"ClipAction needs actions in a Box; the wrapped environment has Discrete"):
+    with pytest.raises(TypeError, match=r"ClipAction needs actions in a Box; .* Discrete\(2\): leave ClipAction out"):
         ClipAction(discrete)
     with pytest.raises(TypeError, match="RescaleAction needs actions in a Box"):
         RescaleAction(discrete, -1, 1)
