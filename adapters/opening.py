@@ -65,7 +65,7 @@ def open_env(
 
 
 def check_full_rows(env: EnvT) -> EnvT:
-    """Return the environment, or raise a ValueError if it was made with ``shared_observations=True``."""
+    """Return the environment; a ValueError if ``shared_observations=True`` keeps shared features apart from rows."""
     if getattr(env, "single_shared_spaces", {}):
         raise ValueError("shared_observations=True splits observations, which adapters do not support: leave it out")
     return env

@@ -153,7 +153,7 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
 
     @synchronized
     def rollout(self, steps: int, actions: Mapping[str, Any] | None = None, *, per_step: bool = False) -> Rollout:
-        """Take many steps without waiting for the device. An ended episode is followed by the next without extra steps.
+        """Take many steps without waiting for the device. A step that ends an episode also starts the next one.
 
         In Disabled mode a replica stays in its last state instead, gets no more reward, and keeps its flags.
 

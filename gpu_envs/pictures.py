@@ -172,7 +172,7 @@ class Drawing:
 
 
 def placed(points: Any, x: Any, y: Any, angle: Any = 0.0) -> np.ndarray:
-    """Return copies of a figure, rotated by an angle and moved to (x, y).
+    """Return copies of a figure's points, rotated by an angle and moved to each (x, y).
 
     Args:
         points: Points of the figure, ``[points, 2]``. It is rotated about (0, 0).

@@ -146,13 +146,13 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self._env.set_attr(name, value)
         self._prepare()
 
-    def _check_name(self, name: str, purpose: str) -> None:
-        """Raise an AttributeError if no parameter or state field has this name."""
+    def _check_name(self, name: str, message_end: str) -> None:
+        """Raise an AttributeError if no parameter or state field has this name; ``message_end``: such as " to set"."""
         env = vars(self).get("_env")  # None during construction and unpickling
         names = [] if env is None else [*env.params, *env.state]
         if name not in names:
             owner = type(self).__name__ if env is None else env.env_spec.id
-            raise AttributeError(f"{owner} has no attribute {name!r}{purpose}{did_you_mean(name, names)}")
+            raise AttributeError(f"{owner} has no attribute {name!r}{message_end}{did_you_mean(name, names)}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all attributes except references to memory and kernels."""
@@ -258,7 +258,7 @@ def _multi_discrete_writer(space: gymnasium.spaces.MultiDiscrete) -> tuple[np.nd
     low, high = space.start, space.start + space.nvec - 1
 
     def write_choices(action: Any) -> None:
-        """Write an action to the array, or raise an ActionError if it is invalid."""
+        """Write a MultiDiscrete action to ``actions``, which the kernel reads, or raise an ActionError."""
         try:
             array = np.asarray(action)
         except (TypeError, ValueError):  # on another device, or rows of unequal lengths

@@ -40,7 +40,7 @@ def _squared_distances(state: State, params: Params, rewards: Rewards) -> list[A
 
 
 def _coverage(state: State, params: Params, rewards: Rewards) -> list[Any]:
-    """Return for each agent: reward and collisions, and for the team summed distance and occupied landmarks."""
+    """Return for each agent: reward, collisions and, the same for all, summed distance and occupied landmarks."""
     del rewards
     agents, landmarks = _positions(state)
     nearest = _pairwise_distances(landmarks, agents).min(1)

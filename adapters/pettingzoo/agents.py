@@ -52,7 +52,7 @@ class Spaces:
     """Spaces by agent, created on first use; each agent has its own object, so that they are seeded separately."""
 
     def __init__(self, by_role: RoleInterface, which: str, make: Callable[[Space], Space]) -> None:
-        """Store the roles' ``observation`` or ``action`` spaces; ``make`` creates an agent's space from its role's."""
+        """Store each role's ``observation`` or ``action`` space (``which``); ``make`` makes an agent's of it."""
         self._by_role = {name: getattr(role, which) for name, role in by_role.roles.items()}
         self._roles = {agent: name for name, role in by_role.roles.items() for agent in role.agents}
         self._make = make

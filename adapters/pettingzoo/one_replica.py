@@ -64,7 +64,7 @@ class RoleActions:
             raise self._find_error(actions) from None
 
     def _write_rows(self, values: Sequence[Any]) -> None:
-        """Copy the active agents' actions, one array each, to their rows; raise a ValueError for a wrong length."""
+        """Copy the active agents' actions, one array each, to their rows; a ValueError if one has a wrong length."""
         if {len(action) for action in values} != {self._width}:
             raise ValueError
         packed = self._flat if self.all else self._packed[: len(values) * self._width]
@@ -73,7 +73,7 @@ class RoleActions:
             self.array[0, self.at] = packed.reshape(len(values), self._width)
 
     def _find_error(self, actions: Mapping[str, Any]) -> ActionError:
-        """Return the ActionError of the first active agent whose action is missing or invalid, or one for all."""
+        """Return the ActionError of the first missing or invalid action of active agents; if none is, one for all."""
         for name in self.names:
             if name not in actions:
                 return ActionError(f"the action of {name!r} is missing: give one for each agent in env.agents")

@@ -220,7 +220,7 @@ class TeamVectorEnv:
         return views
 
     def _infos_by_agent(self, what: str, value: Any) -> dict[str, Any]:
-        """Return infos by agent: views of arrays by role; arrays of replicas are passed to each agent."""
+        """Return the info ``what`` by agent: views of arrays by role; arrays of replicas are passed to each agent."""
         if not isinstance(value, Mapping):
             return dict.fromkeys(self.possible_agents, value)
         if value.keys() == self._by_role.roles.keys():

@@ -76,7 +76,7 @@ class Slots(ABC):
         staggered: bool = False,
         replicas: slice | np.ndarray = ALL_REPLICAS,
     ) -> SlotObservations:
-        """Process the results of a reset, and return the observations of all slots.
+        """Process a reset's results; return the observations of all slots (replicas, or agents of the trained role).
 
         Args:
             observations: Observations of the reset.

@@ -226,7 +226,7 @@ class VecEnv(StableVecEnv):
         self.env.set_attr(attr_name, values)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        """Call a method of the environment once, and return its result for each selected environment.
+        """Call a method of the environment once; return each selected environment's own entry of the results.
 
         ``reset`` resets only the replicas of the selected environments, and returns an observation and an info for
         each. Other methods that change the state apply to all replicas, so they cannot be called with some indices.

@@ -291,7 +291,7 @@ class CupyArrays(_NumpyLike):
 
 @final
 class _MirroredBlock:
-    """Device memory and its mirror in page-locked host memory, updated with one transfer."""
+    """Device memory and its mirror in page-locked host memory, to which one transfer copies all of it."""
 
     def __init__(self, device: Array) -> None:
         import cupy

@@ -91,7 +91,7 @@ class CudaKernels(Kernels):
         return -(-count // threads), threads, staging * threads
 
     def _in_phases(self, run: Launch, call: Any) -> Launch:
-        """Returns a launch of each phase in turn; a first launch here, with phase -1, reads the number of phases."""
+        """Returns a launch of ``run`` per phase; a first launch here, with phase -1, reads the number of phases."""
         phases = range(-1, 0)
 
         def launch_all_phases(stream: int) -> None:

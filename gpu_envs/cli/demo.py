@@ -140,7 +140,7 @@ def _parser() -> Parser:
 
 
 def _train_example(env: str, preset: str, folder: Path, device: str, args: argparse.Namespace) -> TrainingExample:
-    """Train a preset, with ``folder`` as run directory; record a replay of random actions and one of the policies."""
+    """Train a preset in ``folder``; return settings, result, log, and replays of random actions and of the policies."""
     from gpu_envs.replays import record
     from gpu_envs.training import train
 

@@ -106,7 +106,7 @@ def _format_value(name: str, item: Any) -> str:
 
 
 def choices_of(flag: str) -> list[str]:
-    """Return the values that a shell completes after an option, such as on and off; empty: it has no list."""
+    """Return the values that a shell completes after an option, such as on and off after ``--runner.layer-norm``."""
     name = flag.rpartition(".")[2].removeprefix("--").replace("-", "_")
     if name == "algorithm":
         return list(ALGORITHMS)

@@ -93,13 +93,13 @@ def _device(name: str) -> Device:
     return open_backend(resolve_device(name)).traits
 
 
-def environment_parts(source: str, header: str) -> str:
+def environment_parts(source: str, header_name: str) -> str:
     """Return the parts of a program's source that belong to the environment: the generated code and the header.
 
     Each part starts with a ``#line`` directive with its name.
     """
     _, *parts = re.split(r'^(?=#line 1 ")', source, flags=re.MULTILINE)
-    names = ("generated", header)
+    names = ("generated", header_name)
     return "".join(part for part in parts if part.partition("\n")[0][len('#line 1 "') : -1] in names)
 
 

@@ -290,7 +290,7 @@ def _help(args: Any, env: str | None, parser: Callable[[str | None, Mapping[str,
 
 
 def _read_config(parser: Parser, args: Any, env: str | None, **fixed: Any) -> Run:
-    """Return the settings of a new run, from the options, the file and the preset; ``fixed`` ones override them."""
+    """Return a new run's settings: of options, file and preset (earlier ones win), all overridden by ``fixed``."""
     file = {} if args.config is None else read(args.config)
     from_file, env = env is None, env or file.get("env")
     if not isinstance(env, str):

@@ -39,7 +39,7 @@ def rules_part(config: SimulationConfig) -> tuple[str, str]:
 
 
 def _optional_functions(spec: Spec) -> Iterator[tuple[str, str, bool, str, str]]:
-    """Yield each optional function: name, regex, whether required, why, and the setting that allows it or ``""``."""
+    """Yield each optional function: name, regex, whether required, why, and what the spec lacks (``""``: allowed)."""
     hint = "action_mask=True (or action_mask=False, which disables masks)" if spec.action_mask is None else ""
     yield "allow", r"\bvoid\s+allow\s*\(", spec.masked, "action_mask=True", hint
     metrics = f"metrics names {', '.join(spec.metrics)}"

@@ -79,7 +79,7 @@ def is_staged(parts: tuple[Part, ...]) -> bool:
 
 
 def observation_type(parts: tuple[Part, ...], *, checked: bool) -> str:
-    """Generate ``Observation``, which rules write, and ``ObservationTile``, a tile's staging memory, if any."""
+    """Generate ``Observation``, which rules write, and ``ObservationTile``, a tile's staging memory (may be empty)."""
     if is_staged(parts):
         row = "CheckedArray<float, OfObservation, OBSERVATION_SIZE>" if checked else "float[OBSERVATION_SIZE]"
         return (

@@ -108,7 +108,7 @@ def drawn_struct(layout: Layout) -> str:
 
 
 def _drawing(layout: Layout, name: str, target: str) -> str:
-    """Generate C++ that draws a parameter into ``target``, or an array's elements from ``_first`` on into memory."""
+    """Generate C++ that draws a parameter: a scalar into ``target``, or every ``_step``-th element into its buffer."""
     param, stream = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
     distribution = layout.drawn[name].with_limits(*param.limits(layout.config.precision))
     numbers = [f"real({number!r})" for number in (*distribution.numbers, *distribution.derived)]
@@ -178,7 +178,7 @@ def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
-    """Return the values of the parameters that are compiled in, by name.
+    """Return, of the values, those that are compiled in: baked reals and all not real, if equal in all replicas.
 
     Reset options are not, and neither are derived parameters of a spec with options, as a reset may change both.
     """

@@ -262,7 +262,7 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
 
     @synchronized
     def observe(self) -> ResultT:
-        """Return the observations of the current state, such as after writes into ``state``."""
+        """Recompute observations and action masks, such as after writes into ``state``; return the observations."""
         self._check_open()
         self._sim.observe()
         if self._finite_check is not None:
@@ -309,7 +309,7 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
 
     @synchronized
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return a parameter, a state field or an attribute: a tuple with a value for each replica."""
+        """Return a parameter, state field or attribute: a tuple of each replica's value, or of one value, repeated."""
         if name in self._sim.params:
             return param_per_replica(self._sim, name)
         if name in self._sim.state:
@@ -367,7 +367,7 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
         return zero_unfinished(ended, self._latest(name), getattr(out, name) if out is not None else None)
 
     def _to_output(self, array: Array) -> Array:
-        """An array of the simulation in the output's library: the array itself, or a copy from the device."""
+        """Return an array of the simulation for the output: itself, or for NumPy on a GPU a copy on the host."""
         if self.output != "numpy" or self.device == "cpu":
             return array
         with self._lock:  # threads share the buffer for copies to the host

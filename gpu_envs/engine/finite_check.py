@@ -128,7 +128,7 @@ class FiniteCheck:
         ]
 
     def _results(self, result: str, out: Step | None) -> Iterator[_CheckedArray]:
-        """The float arrays of one result of a step, one for each role or key; the user's where ``out`` has them."""
+        """The float arrays of one result of a step, by role or Dict key; the user's where ``out`` has them."""
         arrays = {}
         for name in self._sim.layout.results():
             kind, _, part = name.partition(".")
@@ -163,7 +163,7 @@ class FiniteCheck:
     # --- numbers that are not finite ---
 
     def _find_first(self, checked: _CheckedArray, finished: np.ndarray | None) -> _NotFinite | None:
-        """Return the first number that is not finite, or None; of final arrays only in ``finished`` replicas."""
+        """Return the first number that is not finite, or None; of ``final`` arrays only in ``finished`` replicas."""
         values = to_numpy(checked.array)
         not_finite = ~np.isfinite(values)
         if checked.final:

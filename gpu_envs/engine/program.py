@@ -78,7 +78,7 @@ class EnvProgram:
         return args, launch
 
     def _point_to_buffers(self, args: Any) -> None:
-        """Point members of a kernel's structs to the buffers of these names, except optional views; set the count."""
+        """Point members of a kernel's structs to buffers of the same name, except optional views; set ``count``."""
         args.buffers.count = self.layout.config.num_envs
         nested = [name for name in ("state", "scratch") if hasattr(args.buffers, name)]
         structs = [("", args.buffers), *self.layout.result_structs(args)]

@@ -118,7 +118,7 @@ def warm_up_allocator(results: Iterable[Array]) -> None:
     np.empty(2 * sum(int(array.nbytes) for array in results), np.uint8)
 
 
-def metrics_by_name(names: Iterable[str], values: Array, finished: np.ndarray | None = None) -> dict[str, Array]:
+def metrics_by_name(names: Iterable[str], values: Array | None, finished: np.ndarray | None = None) -> dict[str, Array]:
     """Metrics by name from ``[num_envs, metrics]`` (None: no metrics), with zeros for all but ``finished`` replicas."""
     if values is not None and finished is not None:
         values = zero_unfinished(finished, values)

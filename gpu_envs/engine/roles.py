@@ -97,7 +97,7 @@ class RoleInterface:
         return by_role[SINGLE_ROLE] if self.single_agent else dict(by_role)
 
     def group_actions(self, actions: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Lists of actions by role, in the order of the role's agents, from all agents' actions by name."""
+        """Lists of actions by role, in its agents' order, of all agents' actions; an ActionError if one is missing."""
         try:
             grouped = {name: [actions[agent] for agent in role.agents] for name, role in self.roles.items()}
         except KeyError as error:

@@ -58,7 +58,7 @@ def bind_stepping_kernel(sim: Simulation, program: Program) -> tuple[Any, Callab
 
 
 def check_num_steps(steps: Any) -> int:
-    """Return the number of steps of a rollout as an int, or raise an error if it is invalid."""
+    """Return the number of steps of a rollout as an int, or raise a ValueError unless it is 1 to ``NO_LIMIT``."""
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or not 1 <= steps <= NO_LIMIT:
         raise ValueError(f"steps is {steps!r}; give an integer from 1 to {NO_LIMIT}, and call rollout again for more")
     return int(steps)

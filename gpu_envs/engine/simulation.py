@@ -125,7 +125,7 @@ class Simulation:
         return {name: self.param_arrays.get(name, self._shared.get(name)) for name in self.config.spec.settings}
 
     def host_params(self, unchecked: str = "") -> dict[str, ParamValue]:
-        """The current parameters on the host, with live arrays copied; all but ``unchecked`` are checked.
+        """Return the current parameters on the host, with copies of live arrays; raise an error if one is invalid.
 
         Args:
             unchecked: Name of a parameter that is about to be replaced.
@@ -221,7 +221,7 @@ class Simulation:
             self.prepare(self.program.args.values())
 
     def prepare(self, args: Iterable[Any]) -> None:
-        """Write parameters and flags into the argument structs of kernels."""
+        """Write parameters, the addresses of tables, and flags into the argument structs of kernels."""
         values = param_values(self.config.spec, self._shared)
         for kernel_args in args:
             for name in self.config.spec.settings:

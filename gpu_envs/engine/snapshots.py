@@ -199,7 +199,7 @@ def _replica_arrays(sim: Simulation) -> ReplicaArrays:
 
 
 def _copy_on_device(sim: Simulation, array: Array) -> Array:
-    """A contiguous copy of an array of the simulation's library and device, there."""
+    """Return a contiguous copy of an array, of the simulation's library and on its device, on that device."""
     twin = sim.arrays.empty(tuple(array.shape), dtype_name(array))
     with current_device(sim):
         twin[...] = array

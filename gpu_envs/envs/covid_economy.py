@@ -83,7 +83,7 @@ def _draw(state: State, params: Params) -> Picture:
     left = np.broadcast_to(np.arange(states) * width, (replicas, states))
 
     def bar_corners(start: float, end: float, heights: np.ndarray) -> np.ndarray:
-        """Return a bar's corners per state: ``start`` and ``end`` in widths of a state, heights clipped to [0, 1]."""
+        """Return a bar's corners per state; ``start``, ``end``: in column widths; heights are clipped to [0, 1]."""
         corners = box(start * width, 0.0, end * width, 0.49)
         clipped = np.clip(heights, 0, 1)[..., None]
         return np.stack([left[..., None] + corners[:, 0], clipped * corners[:, 1]], -1)

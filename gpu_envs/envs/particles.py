@@ -75,10 +75,10 @@ def neighbours() -> dict[str, Param]:
     }
 
 
-def chasing(adversary: float, agent: float, reward: float) -> dict[str, Param]:
-    """Return the parameters of adversaries that catch agents, of these radii, among obstacles, with contacts."""
+def chasing(adversary_radius: float, agent_radius: float, catch_reward: float) -> dict[str, Param]:
+    """Return the parameters of a chase of agents by adversaries among obstacles, with contacts."""
     role_params: dict[str, Param] = {}
-    for role, size, drive, max_speed in (("adversary", adversary, 3.0, 1.0), ("agent", agent, 4.0, 1.3)):
+    for role, size, drive, max_speed in (("adversary", adversary_radius, 3.0, 1.0), ("agent", agent_radius, 4.0, 1.3)):
         role_params |= {
             f"{role}_size": Param(size, "radius of the role's discs", positive=True),
             f"{role}_drive": Param(drive, "force of a move", minimum=0),
@@ -88,7 +88,7 @@ def chasing(adversary: float, agent: float, reward: float) -> dict[str, Param]:
     return {
         **role_params,
         "obstacle_size": Param(0.2, "radius of an obstacle", positive=True),
-        "catch_reward": Param(reward, what),
+        "catch_reward": Param(catch_reward, what),
         **contacts(),
     }
 

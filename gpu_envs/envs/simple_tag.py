@@ -44,7 +44,7 @@ SIMPLE_TAG = TeamSpec(
         **particles.common(drive=None),
         "terminate_on_success": Param(False, "end an episode when all agents are touched at once"),
         **particles.neighbours(),
-        **particles.chasing(adversary=0.075, agent=0.05, reward=10.0),
+        **particles.chasing(adversary_radius=0.075, agent_radius=0.05, catch_reward=10.0),
     },
     metrics={"collisions": Metric("collisions of adversaries with agents", "sum")},
     start_fields=particles.START_FIELDS,

@@ -43,7 +43,7 @@ SIMPLE_WORLD_COMM = TeamSpec(
         "num_food": Param(2, "number of landmarks that reward nearby agents", positive=True, fixed=True),
         "num_forests": Param(2, "number of landmarks that hide agents", minimum=0, maximum=MAX_FORESTS, fixed=True),
         **particles.common(drive=None),
-        **particles.chasing(adversary=0.075, agent=0.045, reward=5.0),
+        **particles.chasing(adversary_radius=0.075, agent_radius=0.045, catch_reward=5.0),
         "food_size": Param(0.03, "radius of food", positive=True),
         "forest_size": Param(0.3, "radius of a forest", positive=True),
     },

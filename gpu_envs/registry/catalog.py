@@ -219,7 +219,7 @@ def specs(names: Iterable[str]) -> list[Spec]:
 
 
 def _similar_path(text: str) -> str:
-    """Returns the spec path that was probably meant by a folder, or by a file without ``.py``."""
+    """Returns the path of a folder's file of the same name, or of a file given without ``.py``; empty: no file."""
     file_part, colon, name = text.partition(":")
     path = Path(file_part)
     for file in (path.with_name(f"{path.name}.py"), path / f"{path.name}.py") if path.name else ():

@@ -115,7 +115,7 @@ def load(spec_path: SpecPath) -> tuple[Spec, Origin]:
 
 
 def load_all(spec_path: SpecPath) -> list[tuple[Spec, Origin]]:
-    """Returns all specs of a file or module with their origins, whatever its spec path names."""
+    """Returns all specs of a file or module with their origins; a name in the spec path is ignored."""
     names = list(specs_of(_imported(spec_path)))
     if not names:
         return [load(spec_path)]  # raises: there are none
@@ -152,7 +152,7 @@ def _describe(value: object) -> str:
 
 
 def installed_entry_points() -> Iterable["EntryPoint"]:
-    """Returns the entry points for environments, ``GROUP``, of installed distributions, ordered by name."""
+    """Returns the entry points for environments, ``GROUP``, of installed packages, ordered by package and name."""
     from importlib.metadata import entry_points
 
     return sorted(entry_points(group=GROUP), key=lambda point: (distribution_name(point), point.name))

@@ -260,7 +260,7 @@ def _quantize(values: np.ndarray, extent: float, block: Block) -> dict[str, Any]
 
 
 def _layers(pictures: Sequence[Picture], env: str) -> list[Layer]:
-    """Return the layers of a drawing's pictures, one picture per frame."""
+    """Return a layer for each shape of a drawing, with its points and visibility in all frames (one picture each)."""
     for picture in pictures:
         _check_style(pictures[0], picture, env)
     largest = max((shape.points.nbytes for shape in pictures[0].shapes), default=0) * len(pictures)

@@ -48,7 +48,7 @@ class Recorder:
         self._states.append(self._copy_state())
 
     def read(self) -> None:
-        """Copy the frames that were added since the last call to the host, and extend ``ends``."""
+        """Copy what ``add`` recorded since the last call to the host, and each frame's status to ``ends``."""
         if self._states:
             self._frames.append(_stack_on_host(self._states))
             self._states = []

@@ -60,7 +60,7 @@ WORLD_MEMBERS = frozenset({"put", "put_arrays", "store", "store_arrays", "store_
 
 
 def check_name(name: str, what: str, *, members: frozenset[str] = frozenset()) -> None:
-    """Raises a ValueError if a name is invalid in C++ or Python, or if the headers use it.
+    """Raises a ValueError if a name is invalid in C++ or Python, or if the headers or ``members`` use it.
 
     ``what`` starts messages; ``members`` are member functions of the struct that gets a member of this name.
     """

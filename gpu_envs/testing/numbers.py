@@ -68,7 +68,7 @@ def _warnings_of(source: str) -> str:
 
 
 def conversions(output: str, file: str) -> Iterator[tuple[int, str]]:
-    """Yields line and advice for each warning about ``file`` of a conversion of a real to an int, or of doubles."""
+    """Yields line and advice for each warning about ``file``: a real converted to an int, or doubles."""
     plain = output.replace("\u2018", "'").replace("\u2019", "'")
     for match in _WARNING.finditer(plain):
         if match["file"] != file:

@@ -174,7 +174,7 @@ class Player:
         *,
         greedy: bool = False,
     ) -> torch.Tensor:
-        """Return environment actions, ``[rows, width]``, which the next call overwrites.
+        """Choose environment actions ``[rows, width]``, at random without networks; the next call overwrites them.
 
         Args:
             turn: Number of the step since ``advance``, on which the random numbers depend.

@@ -182,7 +182,7 @@ class Advantages:
         self._advantages, self._places, self._discounted = _kernels("advantage", device, threads)
 
     def compute(self, rewards: Tensor, bootstrap: Tensor, gamma: float, lam: float, **arrays: Tensor | None) -> None:
-        """Compute GAE advantages and returns, backward over the steps.
+        """Write GAE advantages and returns, backward over the steps, to the output arrays given by keyword.
 
         Args:
             rewards: [T, R].
@@ -203,7 +203,7 @@ class Advantages:
         self._advantages.launch(rows, rows=rows, steps=steps, states=steps + 1, **sizes, **factors, **arrays)
 
     def find_final(self, terminations: Tensor, truncations: Tensor, indices: Tensor, *, group_size: int = 1) -> None:
-        """Write the index step * R + row of each row's last truncated, not terminated step; negative: the row has none.
+        """Write for each row the index step * R + row of its last step truncated and not terminated; negative: none.
 
         Args:
             terminations: [T, R].

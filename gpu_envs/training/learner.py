@@ -80,7 +80,7 @@ class Learner(ABC):
     warmup_iterations: int = 0
 
     def __init__(self, args: LearnerArgs, draws: Mapping[str, int]) -> None:
-        """Initialise what all learners share; ``draws``: the number of random draws in an iteration, by purpose."""
+        """Initialise the common attributes; ``draws``: by how much an iteration advances each random counter."""
         self.policy_rows, self.module, self.networks = args.policy_rows, args.module, args.networks
         self.scale, self.horizon, self._limit, self._group = args.scale, args.horizon, args.limit, args.group
         self.engine = self.fallback_reason = ""
@@ -193,7 +193,7 @@ def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, devi
 
 @final
 class OnPolicyLearner(Learner):
-    """A policy that learns from each horizon once, with the metrics ``METRICS``.
+    """The learner of all on-policy algorithms: each horizon is used in one update (epochs and minibatches).
 
     The loss and the gradient are means over the samples of all processes of the group.
 

@@ -45,7 +45,7 @@ class Exploration:
             self._state = {"kept": torch.zeros_like(self._noise), "new": new}
 
     def next(self, stream: Tensor, turn: int) -> Tensor:
-        """Return the noise of the next step, ``[rows, width]``; the next call overwrites it."""
+        """Draw the noise of step ``turn``, ``[rows, width]``, from ``stream``; the next call overwrites it."""
         for rows, first in self._policy_rows.spans:
             self._ops.normal(self._noise[rows], stream=stream, turn=turn, first_row=first)
         if self.correlated:

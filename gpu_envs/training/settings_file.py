@@ -27,7 +27,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def flatten(content: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Convert the content of a TOML file to flat names; a table ``[runner]`` holds settings of the policy runner."""
+    """Convert a TOML file's content to flat names: ``tau`` in the table of a policy ``[runner]`` to ``runner.tau``."""
     settings: dict[str, Any] = {}
     for name, value in content.items():
         if name in MAPPINGS and not isinstance(value, Mapping):
@@ -55,7 +55,7 @@ def load_settings(path: str | Path) -> Run:
 
 
 def to_toml(run: Run) -> str:
-    """Return the text of a settings file for a similar run, without its directory, ``gpus`` and ``since``."""
+    """Return the text of a settings file, without what differs from run to run: ``run_dir``, ``gpus`` and ``since``."""
     shared, tables = split_flat(run.flat())
     tables = {name: shared[name] for name in MAPPINGS if shared[name]} | tables
     omitted = ("gpus", "since", "run_dir", *MAPPINGS)  # they differ from run to run, or have tables

@@ -80,7 +80,7 @@ def translate_function(
     unit: Unit,
     source: FunctionSource,
     cpp: str,
-    type_names: Mapping[str, str],
+    annotations: Mapping[str, str],
     result: Type | None,
     *,
     is_phased: bool | None = None,
@@ -92,17 +92,17 @@ def translate_function(
         unit: Translation unit of the spec.
         source: Source of the function.
         cpp: Name of the function in C++.
-        type_names: Annotations of the arguments, by name.
+        annotations: Annotations of the arguments, by name.
         result: Type of the result; None: no result.
         is_phased: Whether the function's top level lies between phases. None: it does if the function has phases.
-        read_only: Arguments that a function called by the driver must not change. None: rules call the function.
+        read_only: Types, such as State, that a function called by the driver must not change. None: rules call it.
     """
     reader = FunctionReader(unit, source)
-    reader.names |= set(type_names)
+    reader.names |= set(annotations)
     signature = inspect.signature(source.function).parameters
     parameters = tuple(
         reader.parameter(name, type_name, signature[name].default, is_entry=read_only is not None)
-        for name, type_name in type_names.items()
+        for name, type_name in annotations.items()
     )
     arguments = frozenset(p.variable for p in parameters)
     body = reader.body(parameters, result, is_phased)
@@ -118,10 +118,10 @@ def translate_function(
     text = re.sub("FOR_EACH_(AGENT|ELEMENT)", "team", text).replace("FOR_EACH_COLUMN", "row")
     used = set(re.findall(r"(?<![.:\w])[A-Za-z_]\w*\b(?!::)", text))
     parameter_texts = []
-    for name, parameter in zip(type_names, parameters, strict=True):
+    for name, parameter in zip(annotations, parameters, strict=True):
         kind = reader.types.get(parameter.variable, parameter.kind)
         cpp_type = kind.cpp if isinstance(kind, Number) else parameter.cpp_type
-        cpp_type = f"const {cpp_type}" if type_names[name] in (read_only or ()) else cpp_type
+        cpp_type = f"const {cpp_type}" if annotations[name] in (read_only or ()) else cpp_type
         parameter_texts.append(f"{cpp_type} {parameter.variable.cpp}" if parameter.variable.cpp in used else cpp_type)
     cpp_result = result.cpp if isinstance(result, Number | Tuple) else "void"
     first = SourceLine(source.tree.lineno, f"FN {cpp_result} {cpp}({', '.join(parameter_texts)}) {{")
@@ -147,10 +147,10 @@ def _refuse_changes(name: str, body: Block, read_only: frozenset[str]) -> None:
 
 def translate_helper(unit: Unit, source: FunctionSource, cpp: str) -> tree.Function:
     """Translate a function that rules call, with the types of its annotations, and add it to the unit."""
-    type_names = source.annotations
+    annotations = source.annotations
     allowed = {**NUMBERS, **{name: kind for name, kind in unit.arguments.all.items() if name in CPP_PARAMETERS}}
     used: set[str] = set()
-    for node, type_name in zip(source.arguments, type_names.values(), strict=True):
+    for node, type_name in zip(source.arguments, annotations.values(), strict=True):
         if type_name not in allowed:
             problem = f"has the annotation {type_name}" if type_name else "has no annotation"
             suggestion = did_you_mean(type_name, allowed) if type_name else ""
@@ -159,7 +159,7 @@ def translate_helper(unit: Unit, source: FunctionSource, cpp: str) -> tree.Funct
         if type_name in used and isinstance(allowed[type_name], Struct) and type_name != "Random":
             raise RefusedError(f"{source.name} has two arguments of type {type_name}", "Remove the second one", node)
         used.add(type_name)
-    return translate_function(unit, source, cpp, type_names, _result_type(unit, source))
+    return translate_function(unit, source, cpp, annotations, _result_type(unit, source))
 
 
 def _result_type(unit: Unit, source: FunctionSource) -> Number | Tuple | None:

@@ -104,6 +104,7 @@ class _Printer:
         yield SourceLine(0, f"{indent}}}")
 
     def for_header(self, stmt: tree.For) -> str:
+        """The header of a C++ for loop, with UNROLL before it for few constant values and no phases."""
         counter = (stmt.counter or stmt.variable).cpp
         first, end, limit = self.text(stmt.first), self.parenthesized(stmt.end, Precedence.SUM), ""
         if stmt.limit is not None:

@@ -126,7 +126,7 @@ class ObservationNoise(ObservationWrapper):
         self._perturb: Final = kernel.bind(blocks)
 
     def reset(self, *, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> ResetResults:
-        """Reset replicas, and return the observations of all with delay and noise."""
+        """Reset replicas; return all observations with delay and noise (the same as before where not reset)."""
         observations, infos = self._env.reset(seed=seed, options=options)
         target = self._target(None, "observations", self._observations)
         self._perturb(observations.data_ptr(), target.data_ptr(), None, None, 0, None, 0)

@@ -18,7 +18,7 @@ ENGINES: tuple[Engine, ...] = (
 
 
 def choose(case: Case) -> tuple[Engine, str]:
-    """Returns the fastest engine that can run a case, and why faster engines cannot; empty: none is faster.
+    """Returns the fastest engine that can run a policy's case, and why faster engines cannot; empty: none is faster.
 
     Raises:
         ValueError: ``fused`` is True, but only torch can run the case.

@@ -170,7 +170,7 @@ class Networks(ABC):
 
     @abstractmethod
     def act(self, request: ActRequest) -> None:
-        """Writes actions for rows of observations."""
+        """Writes actions for rows of observations to the request's tensors; optionally log-probabilities and values."""
 
 
 class PolicyNetworks(Networks):
@@ -250,7 +250,7 @@ class KernelEngine(Engine):
 
     @abstractmethod
     def exceeded(self, case: Case) -> str:
-        """Returns a sentence on the first limit of the engine that a case exceeds; empty: none."""
+        """Returns the first limit of the engine that a policy's case exceeds, as a sentence; empty: none."""
 
 
 def unsupported_loss(algorithm: Algorithm, supported: Collection[type[Algorithm]], settings: Collection[str]) -> str:

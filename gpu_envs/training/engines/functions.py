@@ -109,7 +109,7 @@ class Functions(ABC):
     def backward(
         self, grad_outputs: Tensor, forward: Forward = None, grad_inputs: Tensor | None = None, weights: bool = True
     ) -> None:
-        """Writes gradients of a loss: of the parameters, summed over rows, and of ``grad_inputs``.
+        """Writes gradients of a loss: of parameters, summed over rows, and of inputs; runs ``forward`` first, if given.
 
         Args:
             grad_outputs: The loss's gradients of the outputs, ``[rows, nets, outputs]``.
@@ -321,7 +321,7 @@ class Perceptrons(Functions):
     """Functions on a CPU, for a fixed number of rows per call."""
 
     def __init__(self, form: Form, weights: Tensor, gradient: Tensor, rows: int, threads: int | None = None) -> None:
-        """Starts to compile the kernels, for calls of ``rows`` rows; ``gradient`` receives the weights' gradients."""
+        """Starts to compile both passes' kernels, for ``rows`` rows; ``gradient`` receives the weights' gradients."""
         features, *outputs = form.sizes
         nets, groups = len(form.nets), [-(-width // _UNITS) for width in outputs]
         lines = features + nets * sum(outputs)  # inputs and the units of all nets

@@ -228,7 +228,7 @@ class SmallNetwork:
         return sizes_of(self._parts(threads, *parts, learns=learns, placed=False), self._settings(learns=learns), sizes)
 
     def _parts(self, threads: int, *parts: Part, learns: bool = False, placed: bool = True) -> list[Part]:
-        """Returns all parts of a program before its kernels; ``placed``: with the parameters' offsets."""
+        """Returns a program's parts before its kernels, ``parts`` last; ``placed``: with offsets, not zeros."""
         nets, log_std = (self.nets, self.log_std) if placed else (_UNPLACED, -1)
         actor, critic = ([offset for layer in net for offset in (layer.weight, layer.bias)] for net in nets)
         first, second = self.hidden

@@ -67,7 +67,7 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
 
 class TorchNetworks(Networks):
-    """Runs any module with torch."""
+    """Runs any module with torch; ``scale`` normalises its observations."""
 
     def __init__(self, case: Case, module: nn.Module, scale: Scale) -> None:
         self.module, self.head, self.scale = module, case.head, scale

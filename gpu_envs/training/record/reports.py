@@ -101,7 +101,7 @@ class ReportQueue:
         depth: int,
         episode_metrics: Sequence[str] = (),
     ) -> None:
-        """Allocate pinned memory for the metrics of ``depth`` pending iterations and of the one being written.
+        """Allocate host memory (pinned on a GPU) for metrics of ``depth`` pending iterations and the current one.
 
         Args:
             roles: Roles whose episodes are counted.

@@ -240,7 +240,7 @@ class HorizonEnv:
         return {"environment": self.env.get_state(), **inputs, "begun_midway": staggered}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of ``state`` in place, because CUDA graphs contain the addresses."""
+        """Restore everything that ``state()`` returned, in place: CUDA graphs contain the tensors' addresses."""
         self.env.set_state(state["environment"])
         for role, storage in self.storage.items():
             for name, array in storage.before_step().items():

@@ -197,7 +197,7 @@ def with_replicas(config: Run, count: int) -> Run:
 
 
 def assign(roles: tuple[PolicyRole, ...], policies: Mapping[str, "str | Policy"]) -> dict[str, tuple[RoleMembers, ...]]:
-    """Return for each policy the agents that it acts for, from ``Run.policies``; ValueError for invalid names.
+    """Return for each policy the agents that it acts for; ``policies``: by role or agent, as ``Run.policies``.
 
     The policy of an agent takes precedence over the policy of its role; a role without a policy learns a policy called
     like the role. "random" and frozen policies are separate for each role: their names get the suffix " (ROLE)".
@@ -337,7 +337,7 @@ class PolicyRows:
 
 
 def _full_rows(rows: Rows, lead: int) -> torch.Tensor:
-    """Return a role's observations as full rows, ``[..., num_envs, agents, features]``."""
+    """Return a role's observations with shared features in each agent's row; ``lead``: dimensions before num_envs."""
     if not isinstance(rows, SplitRows):
         return rows
     by_agent = rows.shared.dim() == rows.individual.dim()

@@ -44,7 +44,7 @@ class _Flow:
         return assigned
 
     def statement(self, stmt: tree.Stmt, assigned: Assigned) -> Assigned | None:
-        """Return what is set after a statement, given what is set before it; None if nothing after it is reached."""
+        """Return what is assigned after a statement, given what is before it; None if nothing after it is reached."""
         assigned |= {stmt.variable} if isinstance(stmt, tree.Reduction) else set()
         assigned = self.evaluated(stmt, parts(stmt), assigned)
         for place in places(stmt):
