@@ -430,7 +430,7 @@ def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_renamed_checkpoint_is_refused(tmp_path: Path) -> None:
     (latest,) = (Path(__file__).parents[1] / "recordings" / "run_format_1" / "checkpoints").iterdir()
-    renamed = shutil.copy(latest, tmp_path / "iteration-00000099.pt")
+    renamed = Path(shutil.copy(latest, tmp_path / "iteration-00000099.pt"))
     with pytest.raises(CheckpointError, match=r"its iteration is \d+, but its file name says 99"):
         load_run(renamed)
 
