@@ -458,5 +458,5 @@ def test_the_ratio_of_the_same_policy_is_exactly_one(name: str, masked: bool, de
 def test_rows_without_indices_are_refused(device: str) -> None:
     full = case("discrete")
     part = dataclasses.replace(full, parameters=full.parameters[:10], values=full.values[:10])
-    with pytest.raises(ValueError, match="parameters have 10 rows for 1000 samples; give one row"):
+    with pytest.raises(ValueError, match="outputs, have 10 rows for 1000 samples; give a row for each"):
         kernel_outputs(part, None, SETTINGS["ppo"], device)

@@ -137,7 +137,7 @@ def test_functions_that_do_not_fit_are_refused() -> None:
 @no_other_gpu
 def test_input_gradients_and_an_observation_scale_exclude_each_other() -> None:
     case, nothing = FUNCTIONS["critics"], torch.zeros(0)
-    with pytest.raises(ValueError, match="leave it out, and scale the inputs"):
+    with pytest.raises(ValueError, match="leave it out, and normalise the inputs"):
         WideFunctions(case.network(case.modules(), "bf16"), "cuda", nothing, nothing, ObservationScale(1, "cpu"))
 
 
