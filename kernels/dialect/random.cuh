@@ -55,6 +55,8 @@ struct Random {
     }
 };
 
+namespace random_numbers {  // rules may define functions with these names
+
 // log k! - (k log k - k), by Stirling's series; its error is 3e-4 at k = 1, where the samplers below hardly ever are.
 FN real stirling(real k) {
     const real inverse = 1 / maximum(k, real(1)), square = inverse * inverse;
@@ -99,8 +101,11 @@ FN int rejected(Random& random, real a, real b, real centre, real safe, real lar
     return 0;
 }
 
+}  // namespace random_numbers
+
 // Poisson numbers; for means up to 10,000 the frequencies are exact to float's accuracy.
 FN int Random::poisson(real mean) {
+    using namespace random_numbers;
     if (!(mean >= 10)) return inverted(uniform(), exp(-maximum(mean, real(0))), 1000, [&](real k) { return mean / k; });
     const real b = real(0.931) + real(2.53) * square_root(mean), a = real(-0.059) + real(0.02483) * b;
     const real scale = log(real(1.1239) + real(1.1328) / (b - real(3.4)));
@@ -111,6 +116,7 @@ FN int Random::poisson(real mean) {
 
 // The number of successes in n > 0 trials, for 0 < p <= 1/2.
 FN int Random::rarer(int n, real p) {
+    using namespace random_numbers;
     const real trials = real(n), rest = 1 - p, mean = trials * p;
     if (mean < 10) {
         const real log_rest = log(rest) - (p - (1 - rest)) / rest;  // log(1 - p): corrects the rounding of 1 - p

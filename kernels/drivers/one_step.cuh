@@ -21,7 +21,10 @@ FN Record episode_record(const StepCall& call, const Tile& tile, int k, Index i)
 
 // Loads the tile's actions, and reports invalid ones.
 template <class Env> FN void load_actions(const StepCall& call, Tile& tile, const Env& env) {
-    load_actions(call, tile, 0, AUTORESET == DISABLED && call.report_frozen, env);
+    const bool valid     = tile.action.load(call.actions, call.action_kind, 0, env);
+    const bool ended_too = AUTORESET == DISABLED && call.report_frozen;
+    if (!valid || ended_too)
+        report_invalid_actions(tile, call.buffers, call.actions, call.action_kind, 0, call.launch, ended_too, env);
 }
 
 // Advances the replicas by one step, stores the records of ended episodes, starts the next ones, and sets `finished`.
@@ -70,6 +73,6 @@ template <class Env>
 FN void store_results(const StepCall& call, const Tile& tile, const int (&finished)[LANES], const Env& env) {
     store_observations(call, tile, 0, env);
     store_masks(call, tile, env);
-    store_rewards_and_flags(call, tile, 0, env);
+    store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, 0, env);
     FOR_EACH_LANE(k, env) store_streaming(call.buffers.finished + env.index(k), u8(finished[k]));
 }

@@ -73,6 +73,14 @@ FN void start_rollout(const RolloutCall& call, Tile& tile, Episodes& episodes, S
     }
 }
 
+// Loads the actions of step t, from index `base` on, and reports invalid ones.
+template <class Env>
+FN void load_rollout_actions(const RolloutCall& call, Tile& tile, int t, Index base, const Env& env) {
+    prefetch_actions(call, t, env);
+    if (!tile.action.load(call.actions, call.action_kind, base, env))
+        report_invalid_actions(tile, call.buffers, call.actions, call.action_kind, base, call.launch, false, env);
+}
+
 // Draws the actions of step t into the tile, and records them if the user asks for it. One Philox block has the bits of
 // several steps, so a new one is computed only after an episode has used up the previous one. `base`: index of the
 // step's first action in the records.
@@ -199,12 +207,8 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
         start_rollout(call, tile, episodes, sums, next, params, staggered, env);
         for (int t = 0; t < call.steps; ++t) {
             const Index base = Index(t) * count;
-            if (call.actions == nullptr) {
-                draw_random_actions(call, tile, action_bits, episodes, params, t, base, env);
-            } else {
-                prefetch_actions(call, t, env);
-                load_actions(call, tile, base, false, env);
-            }
+            if (call.actions != nullptr) load_rollout_actions(call, tile, t, base, env);
+            else draw_random_actions(call, tile, action_bits, episodes, params, t, base, env);
             advance_tile(tile, episodes, params, env);
             int        finished_now[LANES];
             const bool needed = accumulate_step(tile, next, sums, finished_now, env);
@@ -212,7 +216,7 @@ KERNEL_OF_BLOCKS(kernel_rollout, RolloutCall, ROLLOUT_THREADS, 1) {
             end_episodes(call, tile, next, episodes, action_bits, params, finished_now, env);
             if (call.per_step) {
                 store_step_observations(call, tile, base, env);
-                store_rewards_and_flags(call, tile, base, env);
+                store_rewards_and_flags(tile, call.rewards, call.terminations, call.truncations, base, env);
             }
         }
         if (!call.per_step) store_step_observations(call, tile, 0, env);
