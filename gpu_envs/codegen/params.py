@@ -178,7 +178,7 @@ def _getter(layout: Layout, drawn: Mapping[str, str] | None = None) -> str:
 
 
 def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int]:
-    """Return, of the values, those that are compiled in: baked reals and all not real, if equal in all replicas.
+    """Return the values that are compiled in: of baked reals and of all other types, if equal in all replicas.
 
     Reset options are not, and neither are derived parameters of a spec with options, as a reset may change both.
     """

@@ -89,7 +89,7 @@ def _restore(id: str, spec: Spec | None, origin: Origin | None) -> None:
 
 
 def _store(spec: Spec, origin: Origin) -> None:
-    """Registers a spec, also with Gymnasium and, once its adapter is imported, PettingZoo; replaces one of this id."""
+    """Registers a spec, also with Gymnasium and, if its adapter is imported, PettingZoo; replaces its ID's spec."""
     SPECS[spec.id] = spec
     ORIGINS[spec.id] = origin
     if isinstance(spec, TeamSpec):

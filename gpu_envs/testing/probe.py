@@ -118,7 +118,7 @@ class BareSimulation:
                 self.sim.state[name] = _filled(array, byte)
 
     def reset(self, seed: int | None, which: np.ndarray | None = None) -> Moment:
-        """Starts new episodes, in all replicas or in those of ``which``; returns the results and the state."""
+        """Starts new episodes in all replicas, or where ``which`` is set; returns the results and the state."""
         self._fill_observations()
         self.sim.reset(seed, None if which is None else self.sim.arrays.from_numpy(which), {})
         return self._results()

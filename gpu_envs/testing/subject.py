@@ -128,7 +128,7 @@ class Run:
         return self.last
 
     def actions(self, draw: Draw) -> dict[str, np.ndarray]:
-        """Actions by role, chosen by these numbers among those that the last masks allow."""
+        """Actions by role, chosen by the numbers ``draw`` among the actions that the last masks allow."""
         return {
             name: sample_actions(
                 role.action, draw[name][: self.num_envs], self.last.get(role.array_name("action_mask"))
@@ -172,7 +172,7 @@ def ended(moment: Moment) -> np.ndarray:
 
 
 def select(moment: Moment, replicas: Any, names: Sequence[str] = ()) -> Moment:
-    """Returns the results of some replicas, of the arrays whose names start with one of ``names`` (default: all)."""
+    """Returns the arrays whose names start with an element of ``names`` (default: all), for some replicas."""
     return {name: values[replicas] for name, values in moment.items() if not names or name.partition(".")[0] in names}
 
 

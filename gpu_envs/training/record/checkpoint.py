@@ -111,7 +111,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
         )
     if content["kind"] != _KIND:
         raise CheckpointError(
-            f"{path} is a checkpoint of kind {content['kind']!r}, not {_KIND!r}; give one that a run wrote"
+            f"{path} is a checkpoint of kind {content['kind']!r}, not {_KIND!r}; give a checkpoint that a run wrote"
         )
     payload: dict[str, Any] = content["payload"]
     return payload
