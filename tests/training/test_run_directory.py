@@ -186,7 +186,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="format 99"):
         checkpoint.load(path)
     torch.save({"version": 2, "kind": "policy", "payload": {}}, path)
-    with pytest.raises(CheckpointError, match="kind 'policy', not 'training'; give one that a run"):
+    with pytest.raises(CheckpointError, match="kind 'policy', not 'training'; give a checkpoint that a run wrote"):
         checkpoint.load(path)
 
 
