@@ -1,8 +1,11 @@
 """The documentation: Python blocks run, links work, and generated tables are up to date."""
 
+import doctest
+import importlib.util
 import re
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from harness import restored_registry
@@ -42,41 +45,78 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def blocks() -> dict[str, str]:
-    """Returns the Python blocks by page and number, except the tutorials', which other tests run."""
+class Block(NamedTuple):
+    """A Python block, and the ``text`` block directly below it, if the page shows the output."""
+
+    code: str
+    approximate: str
+    """Not empty if the output block starts with ``text approximate``: its numbers may differ between machines."""
+    output: str
+    """``...`` stands for any text."""
+
+
+BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text( approximate)?\n(.*?)```\n)?", re.DOTALL)
+
+
+def blocks() -> dict[str, list[Block]]:
+    """Returns the Python blocks of each page, except the tutorials', which other tests run."""
     tutorial_blocks = {block.text for block in (*tutorial.blocks(), *tutorial.blocks_of_equations())}
-    page_blocks = ((path, re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)) for path in READ)
+    page_blocks = {named(path): [Block(*found) for found in BLOCK.findall(path.read_text())] for path in READ}
     return {
-        f"{named(path)}-{i}": text
-        for path, texts in page_blocks
-        for i, text in enumerate(texts)
-        if text not in tutorial_blocks
+        page: remaining
+        for page, found in page_blocks.items()
+        if (remaining := [block for block in found if block.code not in tutorial_blocks])
     }
 
 
 BLOCKS = blocks()
 
 
+def same_output(block: Block, printed: str) -> bool:
+    """Returns whether a block printed the output that its page shows."""
+    shown = block.output
+    if block.approximate:
+        shown, printed = (re.sub(r"-?\d+(\.\d+)?", "0", text) for text in (shown, printed))
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(shown, printed, flags)
+
+
 @pytest.mark.parametrize(
-    "block",
+    "page",
     [
-        pytest.param(block, id=name, marks=getattr(pytest.mark, "end_to_end" if name.startswith("README") else "slow"))
-        for name, block in BLOCKS.items()
+        pytest.param(page, marks=getattr(pytest.mark, "end_to_end" if page == "README.md" else "slow"))
+        for page in BLOCKS
     ],
 )
-def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs unchanged, on the default device."""
-    for word, library in NEEDED.items():
-        if word in block:
-            pytest.importorskip(library)
+def test_blocks_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks run unchanged, in order, on the default device, and print what the page shows.
+
+    A block that starts without an import continues the previous one. Blocks of missing libraries are left out.
+    """
+    missing = [word for word, library in NEEDED.items() if importlib.util.find_spec(library) is None]
     monkeypatch.chdir(tmp_path)  # blocks write files
-    file = tmp_path / "block.py"  # the source of rules in Python must be in a file
-    file.write_text(block)
-    exec(compile(block, str(file), "exec"), {})
+    names: dict[str, object] = {}
+    for i, block in enumerate(BLOCKS[page]):
+        if any(word in block.code for word in missing):
+            continue
+        file = tmp_path / f"block_{i}.py"  # the source of rules in Python must be in a file
+        file.write_text(block.code)
+        names = {} if block.code.startswith(("import ", "from ")) else names
+        capsys.readouterr()
+        exec(compile(block.code, str(file), "exec"), names)
+        printed = capsys.readouterr().out
+        assert not block.output or same_output(block, printed), f"{block.code}\nprinted\n{printed}"
 
 
 def test_there_are_blocks() -> None:
-    assert len(BLOCKS) >= 19
+    """Blocks and their outputs are found, and a wrong output is noticed."""
+    assert sum(len(found) for found in BLOCKS.values()) >= 40
+    assert same_output(Block("", "", "mean: ...\n[1 2]\n"), "mean: 3.5\n[1  2]\n")
+    assert not same_output(Block("", "", "mean: 3.5\n"), "mean: 3.6\n")
+    assert same_output(Block("", " approximate", "mean: 3.5\n"), "mean: 12\n")
+    assert not same_output(Block("", " approximate", "mean: 3.5\n"), "median: 3.5\n")
 
 
 def commands(path: Path) -> list[str]:
