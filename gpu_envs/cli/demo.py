@@ -21,9 +21,10 @@ from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.background import available_threads
 from gpu_envs.cli.bench import default_replicas, format_rate, rate, workloads
 from gpu_envs.cli.parser import OK, Parser, refuse_arguments
-from gpu_envs.cli.report import echo, file_size, table
+from gpu_envs.cli.report import echo, file_size
 from gpu_envs.extras import extra
 from gpu_envs.registry import catalog as registry
+from gpu_envs.tables import html_table, text_table
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.record import summary
 from gpu_envs.training.run import Run
@@ -113,7 +114,7 @@ def demo(argv: Sequence[str]) -> int:
             if example.result.reason == "interrupted":
                 raise KeyboardInterrupt
             examples.append(example)
-            echo(table([(f"  {name}", text) for name, text in example.rows()]))
+            echo(text_table([(f"  {name}", text) for name, text in example.rows()]))
     echo(f"Measuring {_CARTPOLE}, here and in Gymnasium")
     speeds = _speeds(device)
     for row in speeds:
@@ -210,7 +211,7 @@ def _page(
         "STYLE": page.read_asset("page.css"),
         "FACTS": _facts(facts.items()),
         "LESSONS": "\n".join(map(_section, examples)),
-        "SPEEDS": summary.table(speeds, heading=True),
+        "SPEEDS": html_table(speeds, heading=True),
     }
     return page.fill_template(page.read_asset("demo.html", "gpu_envs.cli"), parts)
 

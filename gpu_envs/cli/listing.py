@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from gpu_envs.cli.parser import OK, Parser, parse_many
-from gpu_envs.cli.report import echo, echo_json, line_width, table, wrap_table
+from gpu_envs.cli.report import echo, echo_json, line_width, wrap_table
 from gpu_envs.errors import display
 from gpu_envs.registry import catalog as registry
 from gpu_envs.specs.base import Spec
@@ -18,6 +18,7 @@ from gpu_envs.specs.distributions import Distribution, stored
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
 from gpu_envs.specs.team import TeamSpec
+from gpu_envs.tables import text_table
 
 _LIST = """List the environments with their agents, observation and action spaces, time limit in steps, and
 the mean return at which an environment counts as solved.
@@ -61,7 +62,7 @@ def overview(specs: Sequence[Spec]) -> str:
     ]
     has_sources = any(row[-1][0] for row in all_rows[1:])
     header, *rows = all_rows if has_sources else [row[:-1] for row in all_rows]
-    text = table([line for row in (header, *rows) for line in itertools.zip_longest(*row, fillvalue="")])
+    text = text_table([line for row in (header, *rows) for line in itertools.zip_longest(*row, fillvalue="")])
     if max(map(len, text.splitlines())) <= line_width():
         return text
     labelled = [[(name[0], ", ".join(cell)) for name, cell in zip(header, row, strict=True) if cell[0]] for row in rows]

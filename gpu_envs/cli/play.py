@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_envs.cli.parser import OK, Parser, parse_integer, parse_one
-from gpu_envs.cli.report import echo, file_size, table
+from gpu_envs.cli.report import echo, file_size
+from gpu_envs.tables import text_table
 
 if TYPE_CHECKING:
     from gpu_envs.replays import Replay
@@ -50,7 +51,7 @@ def play(argv: Sequence[str]) -> int:
     if video is not None:
         replay.save_video(video, width=args.width, fps=args.fps, progress=args.progress)
         rows.append(("video", f"{video} ({file_size(video)})"))
-    echo(table(rows))
+    echo(text_table(rows))
     if args.window:
         replay.show(width=args.width, fps=args.fps)
     return OK

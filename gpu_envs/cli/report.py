@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gpu_envs.errors import display
+from gpu_envs.tables import text_table
 
 
 def training_report(result: Any, *, trust: bool = False, gpus: str | None = None) -> str:
@@ -38,7 +39,7 @@ def training_report(result: Any, *, trust: bool = False, gpus: str | None = None
         ]
         if result.reason == "interrupted":
             rows.append(("resume it", f"{program} train --resume {run}" + (f" --gpus {gpus}" if gpus else "")))
-    return table(rows)
+    return text_table(rows)
 
 
 def program_command() -> str:
@@ -57,7 +58,7 @@ def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
     from gpu_envs.training.record.summary import evaluation_rows
 
     kind = "the most likely actions" if greedy else "actions sampled as in training"
-    return f"{table(evaluation_rows(results))}\n({kind})"
+    return f"{text_table(evaluation_rows(results))}\n({kind})"
 
 
 _TUNING_ROW = "{:>13}  {:>11}  {:>15}  {:>16}"
@@ -76,7 +77,7 @@ def tuning_row(size: Any) -> str:
 
 def tuning_report(tuning: Any) -> str:
     """Format the results of a ``Tuning``."""
-    return table(
+    return text_table(
         [
             ("measured until", tuning.stop_reason),
             ("knee", f"{tuning.knee:,} replicas, the fewest within 5 % of the fastest training"),
@@ -138,14 +139,6 @@ def redirect_to_devnull(stream: TextIO) -> None:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, descriptor)
         os.close(devnull)
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Format rows with aligned columns."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
 
 
 def file_size(path: Path) -> str:

@@ -8,12 +8,12 @@ import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.roles import RoleInterface
+from gpu_envs.progress import Progress
 from gpu_envs.replays.recorded import RUNNING
 from gpu_envs.replays.recorder import Recorder
 from gpu_envs.replays.replay import Replay
 from gpu_envs.replays.source import ReplaySource, SourceOptions, open_source
 from gpu_envs.seeds import Seed, check_seed
-from gpu_envs.training.record.summary import Progress
 
 MAX_EPISODE_STEPS: Final = 10_000
 """Maximum number of recorded steps per episode in environments without a time limit."""

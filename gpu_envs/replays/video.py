@@ -11,11 +11,11 @@ from typing import Any, Final, final
 import numpy as np
 
 from gpu_envs.extras import extra
+from gpu_envs.progress import Progress
 from gpu_envs.rendering.frames import GAP, GAP_SHADE
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays.files import replacing
 from gpu_envs.replays.recorded import Recorded
-from gpu_envs.training.record.summary import Progress
 
 KINDS: Final = (".mp4", ".gif")
 MAX_GIF_FPS: Final = 50

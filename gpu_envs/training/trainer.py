@@ -13,6 +13,7 @@ from torch import nn
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import ActionError, DivergedError
+from gpu_envs.progress import Progress
 from gpu_envs.registry.catalog import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import OnPolicy
@@ -37,7 +38,6 @@ from gpu_envs.training.record.checkpoint import FORMAT
 from gpu_envs.training.record.reports import History, IterationReport, ReportQueue, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import save_together, state_of_process
-from gpu_envs.training.record.summary import Progress
 from gpu_envs.training.rollout.evaluation import Evaluations, TrainedPolicies, play, shared_actions
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv

@@ -16,10 +16,10 @@ from trainers import GRID, small_run
 
 torch = pytest.importorskip("torch")
 
+from gpu_envs.progress import Progress, amount, duration  # noqa: E402
 from gpu_envs.training import train  # noqa: E402 - they import torch
-from gpu_envs.training.record import summary  # noqa: E402
 from gpu_envs.training.record.log import EventFile, RunLog  # noqa: E402
-from gpu_envs.training.record.summary import Progress, read_log  # noqa: E402
+from gpu_envs.training.record.summary import read_log  # noqa: E402
 
 
 def write(log: RunLog, iterations: range) -> None:
@@ -299,6 +299,6 @@ def test_the_bar_in_an_ascii_terminal() -> None:
 
 def test_amounts_and_durations() -> None:
     amounts = {0: "0", 999: "999", 999.6: "1.0 k", 1234: "1.2 k", 123_456: "123 k", 999_950: "1.0 M", 2.5e9: "2.5 G"}
-    assert {value: summary.amount(value) for value in amounts} == amounts
+    assert {value: amount(value) for value in amounts} == amounts
     durations = {0: "0s", 59: "59s", 59.5: "1:00", 3599: "59:59", 3723: "1:02:03", math.inf: "?"}
-    assert {seconds: summary.duration(seconds) for seconds in durations} == durations
+    assert {seconds: duration(seconds) for seconds in durations} == durations

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from trainers import GRID, small_run
 
+from gpu_envs.tables import html_table
 from gpu_envs.training import Result, evaluate, train
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.record.summary import curve, curves, evaluation_rows, read_log, result_rows, table
+from gpu_envs.training.record.summary import curve, curves, evaluation_rows, read_log, result_rows
 
 
 def points(picture: str) -> np.ndarray:
@@ -60,8 +61,9 @@ def test_a_long_log_is_thinned() -> None:
 
 
 def test_text_is_escaped() -> None:
-    assert table([("<b>", 'a & "b"')]) == "<table>\n<tr><th>&lt;b&gt;</th><td>a &amp; &quot;b&quot;</td></tr>\n</table>"
-    assert table([("a", "b"), ("c", "d")], heading=True).count("<th>") == 3
+    row = "<tr><th>&lt;b&gt;</th><td>a &amp; &quot;b&quot;</td></tr>"
+    assert html_table([("<b>", 'a & "b"')]) == f"<table>\n{row}\n</table>"
+    assert html_table([("a", "b"), ("c", "d")], heading=True).count("<th>") == 3
     assert ElementTree.fromstring(curve("<b> & c", [1], [1], "red")).findall("text")[0].text == "<b> & c"
 
 
@@ -75,7 +77,7 @@ def test_a_result_in_a_notebook(device: str, tmp_path: Path) -> None:
     kinds = ("return", "length", "entropy", "kl")
     assert {f"{role}/{kind}" for role in ("tagger", "runner") for kind in kinds} <= set(log)
     shown = result._repr_html_()
-    assert shown.startswith(table(result_rows(result)))
+    assert shown.startswith(html_table(result_rows(result)))
     pictures = re.findall(r"<svg.*?</svg>", shown, re.DOTALL)
     assert pictures == curves(log)
     titles = [ElementTree.fromstring(picture).findall("text")[0].text for picture in pictures]
@@ -86,14 +88,14 @@ def test_a_result_in_a_notebook(device: str, tmp_path: Path) -> None:
     np.testing.assert_equal(RunDirectory.open(tmp_path / "run").log(), log)
 
     found = evaluate(tmp_path / "run", episodes=8, device=device)
-    assert found._repr_html_() == table(evaluation_rows(found), heading=True)
+    assert found._repr_html_() == html_table(evaluation_rows(found), heading=True)
     assert [row[0] for row in evaluation_rows(found)[1:]] == [*found, *found["tagger"].metrics]
 
 
 def test_a_result_without_a_folder_is_a_table() -> None:
     for gone in (None, "no/such/run"):
         result = Result(gone, "total_steps", 2, 64, 0.5, {"agent": math.nan})
-        assert result._repr_html_() == table(result_rows(result))
+        assert result._repr_html_() == html_table(result_rows(result))
         assert ("return", "no episode ended") in result_rows(result)
     result = Result(None, "total_steps", 2, 64, 0.5, {"agent": 1.0}, fallback_reasons={"agent": "it has six layers"})
     assert result_rows(result)[-1] == ("torch ran agent", "it has six layers")

@@ -16,8 +16,9 @@ import torch
 from gpu_envs.documented import documented
 from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.errors import did_you_mean
+from gpu_envs.tables import html_table
 from gpu_envs.training.record.log import RunLog
-from gpu_envs.training.record.summary import curves, read_log, result_rows, table
+from gpu_envs.training.record.summary import curves, read_log, result_rows
 from gpu_envs.training.run import Run
 
 WINDOW = 100
@@ -69,7 +70,7 @@ class Result:
         """Return HTML for a notebook: a table, and the learning curves of the run directory."""
         log = Path(self.run_dir or "", "log.csv")
         plots = curves(read_log(log)) if self.run_dir and log.is_file() else []
-        return "\n".join([table(result_rows(self)), *plots])
+        return "\n".join([html_table(result_rows(self)), *plots])
 
 
 @final

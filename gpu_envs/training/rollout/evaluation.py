@@ -13,8 +13,10 @@ from typing import Any, final
 import torch
 
 from gpu_envs.documented import documented
+from gpu_envs.progress import Progress
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.base import Spec
+from gpu_envs.tables import html_table
 from gpu_envs.training.assembly import Player
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.observations import Rows
@@ -25,7 +27,7 @@ from gpu_envs.training.process.device import (
     explain_out_of_memory,
     torch_threads,
 )
-from gpu_envs.training.record.summary import Progress, evaluation_rows, table
+from gpu_envs.training.record.summary import evaluation_rows
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env
 from gpu_envs.training.rollout.plan import Plan, PolicyRole, PolicyRows, RoleMembers, with_replicas
 from gpu_envs.training.run import Run
@@ -79,7 +81,7 @@ class Evaluations(dict[str, Evaluation]):
     """Evaluations by role. Notebooks show a table."""
 
     def _repr_html_(self) -> str:
-        return table(evaluation_rows(self), heading=True)
+        return html_table(evaluation_rows(self), heading=True)
 
 
 @final
