@@ -6,23 +6,26 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
 import gpu_envs
+from gpu_envs.engine.random_actions import RandomActions
 from gpu_envs.errors import UnknownEnvironmentError, did_you_mean
 from gpu_envs.multi_agent_env import MultiAgentEnv
 from gpu_envs.registry import catalog as registry
 from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.rendering.frames import MAX_TILES
-from gpu_envs.replays.actors import AnyEnv, RandomActions
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.base import Spec
 from gpu_envs.vector_env import VectorEnv
 
 if TYPE_CHECKING:
     from gpu_envs.training.rollout.evaluation import TrainedPolicies
+
+AnyEnv: TypeAlias = Any
+"""A ``VectorEnv`` or a ``MultiAgentEnv``."""
 
 REPLICAS: Final = 9
 """Default number of recorded replicas."""
