@@ -44,6 +44,7 @@ struct Turns {
     int         turn = NO_TURN;
     int         agent;        // the agent whose fields this turn changed
     bool        all;          // whether turn i is agent i's
+    bool        single;       // whether the phase has one turn, which may write fields of all agents
     int         only = -1;    // the phase that this launch runs; -1: all; -2: none
     int         phase;        // number of phases started in this launch
     const char* file;         // position of the phase
@@ -135,7 +136,7 @@ NOINLINE void end_turn() {
             fail("an iteration reads what another changes,", reader, me);
 #endif
         if (changed && s.agent != NO) {
-            if (turns.agent != NO && turns.agent != s.agent) report_agents_and_exit(s, turns.agent);
+            if (turns.agent != NO && turns.agent != s.agent && !turns.single) report_agents_and_exit(s, turns.agent);
             turns.agent = s.agent;
         }
         if (changed) s.writer = me;
@@ -163,6 +164,7 @@ FN void begin_phase(bool all, const char* file, int line) {
 FN int first_turn(Team& team, int n, const char* over, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
     begin_phase(__builtin_strcmp(over, "AGENTS") == 0, file, line);
+    turns.single   = n == 1;
     const bool now = turns.only == -1 || turns.phase == turns.only;
     ++turns.phase;
     return team.begin() != Team::NONE && now ? n - 1 : -1;

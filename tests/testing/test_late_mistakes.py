@@ -103,10 +103,11 @@ def test_two_agents_in_an_iteration(tmp_path: Path) -> None:
         "FOR_EACH_AGENT(i, AGENTS) add(w.hits[(i + 1) % AGENTS], 1);",
         "FOR_EACH_AGENT(i, AGENTS) w.near[(i + 1) % AGENTS] = 1;",
         "FOR_EACH_AGENT(cell, AGENTS) w.board[(cell + 1) % AGENTS] = 1;",
+        "FOR_EACH_AGENT(once, 1) { w.x[0] = 1; w.x[1] = w.x[0] + 1; }",
     ],
 )
 def test_allowed_writes(tmp_path: Path, phase: str) -> None:
-    """Fields of the iteration's agent, arrays of the replica, scratch, and sums."""
+    """Fields of the iteration's agent, of all agents in a single iteration, arrays of the replica, scratch, sums."""
     more = {
         "state": {"x": gpu_envs.Field(), "bag": gpu_envs.Field("byte", 2), "hits": gpu_envs.Field("int")},
         "shared": {"caught": gpu_envs.Field("int"), "board": gpu_envs.Field("int", 4)},

@@ -376,6 +376,7 @@ TRANSLATED = {
     **dict.fromkeys((ELEMENT_LOOP + body for body in ELEMENT_ALLOWED), "FOR_EACH_AGENT(k, 6)"),
     "for k in range(2):\n    for i in team.agents():\n        w.board[i * 2 + k] = i": "FOR_EACH_AGENT(i",
     "for i in team.agents(1):\n    w.left += 1": "w.left += 1",  # a single iteration may write any field
+    "for i in team.agents(1):\n    for k in range(AGENTS):\n        w.x[k] = w.x[i] + 1": "FOR_EACH_AGENT(i, 1)",
     "for i in team.agents(w.left):\n    w.board[i] = w.left": "FOR_EACH_AGENT(i, w.left)",
 }
 

@@ -154,7 +154,10 @@ class _AccessCollector:
             hint = f"Write w.{field}[{element}] if it is a matrix; otherwise write it in another phase"
             raise RefusedError(problem, hint, node)
         if access.per_agent:
-            hint = f"Write w.{field}[{name}]; change ints of other agents with add(...) and lower(...)"
+            if constant_value(stmt.counts[0]) == 1:
+                return
+            hint = f"Write w.{field}[{name}]; change ints of other agents with add(...) and lower(...); one iteration, "
+            hint += "for _ in team.agents(1):, may write fields of all agents"
             raise RefusedError(f"the iteration of agent {name!r} writes a field of another agent", hint, node)
         if not _is_single(access, loop) and not (access.constant is not None and access.conditional):
             hint = f"Write it in one iteration, if {name} == 0:"
