@@ -39,7 +39,7 @@ class Snapshot:
         state = {name: v.astype(np.float64) if v.dtype.kind == "f" else v for name, v in state.items()}
         params = {n: v[replicas] if isinstance(v, np.ndarray) else v for n, v in self._params.items()}
         with np.errstate(all="ignore"):  # diverged states have NaN and infinity
-            return self._drawing.draw(state, params)
+            return self._drawing.draw(state, params).for_replicas(len(replicas))
 
 
 @final

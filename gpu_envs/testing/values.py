@@ -14,7 +14,7 @@ from gpu_envs.engine.options import Options, config_of
 from gpu_envs.engine.random_actions import choices
 from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.errors import NotFiniteError, did_you_mean, display
-from gpu_envs.pictures import Drawing, Picture
+from gpu_envs.pictures import Drawing, Picture, Shape
 from gpu_envs.testing.builds import compile_all
 from gpu_envs.testing.draws import at_bounds
 from gpu_envs.testing.report import FailedError, SkippedError
@@ -173,7 +173,7 @@ def _check_masks(subject: Subject, moment: Moment, run: Run, when: str) -> None:
 
 
 def drawing(subject: Subject, device: str) -> str:
-    """Checks that pictures have finite shapes, and the same view for one replica as for all; returns a summary."""
+    """Checks that pictures have finite shapes, the same for one replica as for all; returns a summary."""
     draw_state = subject.spec.drawing
     if draw_state is None:
         raise SkippedError("the spec has no drawing (drawing=None)")
@@ -182,29 +182,45 @@ def drawing(subject: Subject, device: str) -> str:
     for t, draw in enumerate(subject.draws(min(subject.steps, 20)), start=1):
         state = {n.removeprefix("state."): v for n, v in run.state().items() if n != "elapsed"}
         state = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in state.items()}
-        picture = _draw(draw_state, state, run.env.params_by_replica)
         one_replica = {n: v[1:2] if np.ndim(v) else v for n, v in run.env.params_by_replica.items()}
-        alone = _draw(draw_state, {n: v[1:2] for n, v in state.items()}, one_replica)
+        try:
+            picture = _draw(draw_state, state, run.env.params_by_replica).for_replicas(run.num_envs)
+            alone = _draw(draw_state, {n: v[1:2] for n, v in state.items()}, one_replica).for_replicas(1)
+        except ValueError as error:
+            raise FailedError(str(error)) from None
         if picture.view != alone.view:
             raise FailedError(
                 f"the view of a replica is {alone.view} when it is drawn alone, and {picture.view} with others: "
                 "the view must be the same for all replicas; scale the shapes instead"
             )
         for k, shape in enumerate(picture.shapes):
-            if len(shape.points) != run.num_envs:
-                raise FailedError(
-                    f"shape {k} of the picture has points for {len(shape.points)} replicas; the drawing must give "
-                    f"points for all {run.num_envs}"
-                )
-            shown = np.ones(shape.points.shape[:2], bool) if shape.shown is None else shape.shown
-            invalid = shown & ~np.isfinite(shape.points).all((2, 3))
+            invalid = _mask(shape) & ~np.isfinite(shape.points).all((2, 3))
             if invalid.any():
                 raise FailedError(
                     f"shape {k}, a {shape.kind}, of replica {int(np.argwhere(invalid)[0][0])} has positions that are "
                     f"not finite before step {t}: hide the shape with `shown`"
                 )
+            if len(alone.shapes) == len(picture.shapes) and not _same_shapes(shape, alone.shapes[k]):
+                raise FailedError(
+                    f"shape {k}, a {shape.kind}, of replica 1 differs before step {t} when the replica is drawn alone: "
+                    "draw each replica by its own state and parameters"
+                )
         run.step(draw)
     return f"finite shapes of each of {run.num_envs} replicas"
+
+
+def _mask(shape: Shape) -> np.ndarray:
+    return np.ones(shape.points.shape[:2], bool) if shape.shown is None else shape.shown
+
+
+def _same_shapes(all_replicas: Shape, alone: Shape) -> bool:
+    """Returns whether shapes of replica 1 of all equal, up to rounding, those of this replica drawn alone."""
+    shown, points = _mask(alone)[0], alone.points[0]
+    return (
+        np.array_equal(_mask(all_replicas)[1], shown)
+        and all_replicas.points.shape[1:] == alone.points.shape[1:]
+        and np.allclose(all_replicas.points[1][shown], points[shown], 1e-6, 1e-6)
+    )
 
 
 def _draw(drawing: Drawing, state: Moment, params: Mapping[str, Any]) -> Picture:

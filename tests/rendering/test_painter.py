@@ -283,8 +283,8 @@ def test_discs_of_different_sizes() -> None:
         (lambda: Picture((0, 0, 1, 1), ()), "give at least one shape, all with equal numbers"),
         (lambda: Picture((0, 0, 0, 1), (disc(np.zeros((1, 1, 2)), 1, BLACK),)), r"the view is .*; give \(left, bottom"),
         (
-            lambda: Picture((0, 0, 1, 1), tuple(disc(np.zeros((n, 1, 2)), 1, BLACK) for n in (1, 2))),
-            r"the shapes have \[1, 2\] replicas",
+            lambda: Picture((0, 0, 1, 1), tuple(disc(np.zeros((n, 1, 2)), 1, BLACK) for n in (1, 3, 2))),
+            r"the shapes have \[1, 3, 2\] replicas",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from small_envs import CHASE, WALK, chase, check_message, walk
 import gpu_envs
 from gpu_envs.codegen import AUTORESET_MODES
 from gpu_envs.errors import display
-from gpu_envs.pictures import Drawing, Picture, disc
+from gpu_envs.pictures import Drawing, Picture, at, disc
 from gpu_envs.testing import CheckError, builds, check_environment, ends, probe, sameness, values
 from gpu_envs.testing import cross_compile as elsewhere
 from gpu_envs.testing.portable import to_bytes
@@ -395,14 +395,22 @@ def test_a_picture_of_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_a_picture_of_one_replica(tmp_path: Path) -> None:
-    def draw(state: Any, params: Any) -> Picture:
-        del state, params
-        return Picture((-1, -1, 1, 1), (disc(np.zeros((1, 1, 2)), 0.1, (0, 0, 0)),))
+@pytest.mark.parametrize(
+    ("replicas", "message"),
+    [
+        (slice(1), "shape 1, a disc, of replica 1 differs before step 1 when the replica is drawn alone"),
+        (slice(-2, None), "the drawing returned a picture of 2 replicas for the states of "),
+    ],
+)
+def test_a_picture_of_other_replicas(tmp_path: Path, replicas: slice, message: str) -> None:
+    """A shape of one replica is repeated for all: only shapes that do not depend on the state may be."""
 
-    spec = walk(tmp_path, more={"drawing": Drawing(draw)})
-    message = "shape 0 of the picture has points for 1 replicas; the drawing must give points for all "
-    assert message in check_message(values.drawing, spec, "cpu")
+    def draw(state: Any, params: Any) -> Picture:
+        del params
+        shared = disc((0, 0), 0.1, (0, 0, 0))
+        return Picture((-1, -1, 1, 1), (shared, disc(at(state["x"][replicas], 0), 0.1, (0, 0, 0))))
+
+    assert message in check_message(values.drawing, walk(tmp_path, more={"drawing": Drawing(draw)}), "cpu")
 
 
 def test_a_drawing_of_a_missing_field(tmp_path: Path) -> None:
