@@ -64,9 +64,11 @@ class Shape:
     """Width of lines or radius of discs, in world units; at least a pixel is painted."""
     shown: np.ndarray | None = None
     """Mask of the shapes to draw, ``[replicas, shapes]``; None draws all."""
+    min_radius: float = 0.0
+    """Minimum radius in pixels: smaller shapes are enlarged about their centre, to stay visible in small pictures."""
 
 
-def polygon(points: Any, colour: Colour, shown: Any = None) -> Shape:
+def polygon(points: Any, colour: Colour, shown: Any = None, *, min_radius: float = 0.0) -> Shape:
     """Return filled convex polygons.
 
     Args:
@@ -74,11 +76,12 @@ def polygon(points: Any, colour: Colour, shown: Any = None) -> Shape:
             polygon that all replicas share.
         colour: Colour of all polygons.
         shown: Mask of the polygons to draw, ``[replicas]`` or ``[replicas, shapes]``; None draws all.
+        min_radius: Minimum radius in pixels: smaller polygons are enlarged about their centre.
     """
     array = np.asarray(points, np.float64)
     if array.ndim > 1 and not 3 <= array.shape[-2] <= MAX_CORNERS:
         raise ValueError(f"a polygon has {array.shape[-2]} corners; give 3 to {MAX_CORNERS}")
-    return _shape("polygon", array, colour, 0.0, shown)
+    return _shape("polygon", array, colour, 0.0, shown, min_radius)
 
 
 def rectangle(left: Any, bottom: Any, right: Any, top: Any, colour: Colour, shown: Any = None) -> Shape:
@@ -100,7 +103,7 @@ def rectangle(left: Any, bottom: Any, right: Any, top: Any, colour: Colour, show
     return polygon(np.stack([x, y], -1), colour, shown)
 
 
-def line(points: Any, width: float, colour: Colour, shown: Any = None) -> Shape:
+def line(points: Any, width: float, colour: Colour, shown: Any = None, *, min_radius: float = 0.0) -> Shape:
     """Return lines from point to point.
 
     Args:
@@ -109,11 +112,12 @@ def line(points: Any, width: float, colour: Colour, shown: Any = None) -> Shape:
         width: Width in world units.
         colour: Colour of all lines.
         shown: Mask of the lines to draw, ``[replicas]`` or ``[replicas, shapes]``; None draws all.
+        min_radius: Minimum radius in pixels: shorter lines are enlarged about their centre.
     """
-    return _shape("line", np.asarray(points, np.float64), colour, width, shown)
+    return _shape("line", np.asarray(points, np.float64), colour, width, shown, min_radius)
 
 
-def disc(centres: Any, radius: float, colour: Colour, shown: Any = None) -> Shape:
+def disc(centres: Any, radius: float, colour: Colour, shown: Any = None, *, min_radius: float = 0.0) -> Shape:
     """Return discs.
 
     Args:
@@ -122,8 +126,9 @@ def disc(centres: Any, radius: float, colour: Colour, shown: Any = None) -> Shap
         radius: Radius in world units.
         colour: Colour of all discs.
         shown: Mask of the discs to draw, ``[replicas]`` or ``[replicas, shapes]``; None draws all.
+        min_radius: Minimum radius in pixels, for discs that stay visible in small pictures.
     """
-    return _shape("disc", np.asarray(centres, np.float64)[..., None, :], colour, radius, shown)
+    return _shape("disc", np.asarray(centres, np.float64)[..., None, :], colour, radius, shown, min_radius)
 
 
 def discs(centres: Any, radii: Any, colour: Colour, shown: Any = None) -> tuple[Shape, ...]:
@@ -209,7 +214,7 @@ def heat_map(
     return cells(step, palette, corner=corner, side=side)
 
 
-def _shape(kind: str, points: np.ndarray, colour: Any, size: float, shown: Any) -> Shape:
+def _shape(kind: str, points: np.ndarray, colour: Any, size: float, shown: Any, min_radius: float) -> Shape:
     """Return a ``Shape`` of checked arguments, with as many replicas as the points or the mask."""
     if points.ndim == 2:
         points = points[None, None]
@@ -222,7 +227,7 @@ def _shape(kind: str, points: np.ndarray, colour: Any, size: float, shown: Any) 
             f"a {kind}'s points have shape {given}; expected {expected} for one {kind} that all replicas share"
         )
     if shown is None:
-        return Shape(kind, points, _colour(colour), float(size))
+        return Shape(kind, points, _colour(colour), float(size), min_radius=float(min_radius))
     (mask,) = _per_shape(shown=shown)
     try:
         rows = np.broadcast_shapes(points.shape[:2], mask.shape)
@@ -234,7 +239,7 @@ def _shape(kind: str, points: np.ndarray, colour: Any, size: float, shown: Any) 
             "give [replicas] or [replicas, shapes]"
         )
     points = np.broadcast_to(points, (*rows, *points.shape[2:]))
-    return Shape(kind, points, _colour(colour), float(size), np.broadcast_to(mask != 0, rows))
+    return Shape(kind, points, _colour(colour), float(size), np.broadcast_to(mask != 0, rows), float(min_radius))
 
 
 def _colour(colour: Any) -> Colour:
@@ -326,6 +331,8 @@ class Drawing:
     """Width and height in pixels, with the aspect ratio of the view."""
     frames_a_second: int = 30
     """Frames per second in real time."""
+    legend: Mapping[str, Colour] = dataclasses.field(default_factory=dict, hash=False)
+    """Colours of the drawn things by name, such as ``{"cart": BLACK}``, which pages show below the pictures."""
 
 
 def at(x: Any, y: Any) -> np.ndarray:

@@ -85,6 +85,7 @@ def _primitives(
     scale = size[0] / (right - left)
     world = shape.points
     pixels = np.stack([(world[..., 0] - left) * scale, size[1] - (world[..., 1] - bottom) * scale], -1)
+    pixels = _enlarged(pixels, shape.min_radius)
     shown = np.ones(world.shape[:2], bool) if shape.shown is None else shape.shown
     kinds: np.ndarray | int
     if shape.kind == "line":  # a segment from each point to the next
@@ -97,7 +98,7 @@ def _primitives(
         shown = np.broadcast_to(shown[:, :, None], pixels.shape[:3]).reshape(len(world), -1)
         pixels = pixels.reshape(len(world), -1, 2, 2)
     elif shape.kind == "disc":
-        kinds, radius = DISC, max(shape.size * scale, _MIN_RADIUS)
+        kinds, radius = DISC, max(shape.size * scale, shape.min_radius, _MIN_RADIUS)
     else:
         kinds, radius = world.shape[2], 0.0
         pixels = _counterclockwise(pixels)
@@ -107,6 +108,14 @@ def _primitives(
     corners[:, :, pixels.shape[2] :] = pixels[:, :, -1:]
     colours = np.broadcast_to(np.array(shape.colour, np.uint8), (*rows, 3))
     return np.where(shown, kinds, NOTHING).astype(np.int32), corners, np.full(rows, radius, np.float32), colours
+
+
+def _enlarged(pixels: np.ndarray, min_radius: float) -> np.ndarray:
+    """Return the points, ``[..., points, 2]``, with figures below this radius enlarged about their centre."""
+    centres = pixels.mean(-2, keepdims=True)
+    radii = np.hypot(*np.moveaxis(pixels - centres, -1, 0)).max(-1)[..., None, None]
+    enlarged = (radii < min_radius) & (radii > 0)
+    return np.where(enlarged, centres + (pixels - centres) * min_radius / np.where(enlarged, radii, 1), pixels)
 
 
 def _snap_to_pixels(segments: np.ndarray, size: tuple[int, int]) -> np.ndarray:

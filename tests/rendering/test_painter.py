@@ -273,6 +273,27 @@ def test_discs_of_different_sizes() -> None:
     assert len(discs(centres, 1.0, BLACK)) == 1
 
 
+def test_small_shapes_are_enlarged_to_their_minimum_radius() -> None:
+    """They look like shapes of this radius about the same centre; larger shapes do not change."""
+    square = repeat(box(-1, -1, 1, 1), 1)
+    strokes = repeat([[-1, -1], [1, 1]], 1)
+    radius = 2**0.5 * 2  # of a square with the side 4
+
+    def made(size: float, min_radius: float) -> tuple[Shape, ...]:
+        return (
+            polygon(size * square + 8, (0, 90, 200), min_radius=min_radius),
+            line(size * strokes + 8, 0.5, BLACK, min_radius=min_radius),
+            disc(np.full((1, 1, 2), (8, 20)), 2**0.5 * size, BLACK, min_radius=min_radius),
+        )
+
+    small, enlarged, large = (paint(made(*given), (16, 28)) for given in ((0.25, 0), (0.25, radius), (2, 0)))
+    assert (small != large).any()
+    np.testing.assert_array_equal(enlarged, large)
+    np.testing.assert_array_equal(paint(made(2, radius / 2), (16, 28)), large)
+    point = polygon(np.full((1, 1, 4, 2), 8.0), BLACK, min_radius=3)  # without a shape that could be enlarged
+    assert (paint((point,), (16, 28)) == 255).all()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
