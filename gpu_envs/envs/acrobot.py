@@ -5,7 +5,7 @@ import math
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, disc, line, per_replica, placed, polygon
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, at, bar, disc, line, placed, polygon
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
@@ -25,19 +25,18 @@ THICK, JOINT, LINK = 0.2, (204, 204, 0), (0, 204, 204)
 def _draw(state: State, params: Params) -> Picture:
     """Draws, in each replica, two links that hang from a joint, and the line that the tip must pass."""
     inner, outer = state["theta1"] - math.pi / 2, state["theta1"] + state["theta2"] - math.pi / 2
-    first, second = (per_replica(params[f"link_length_{i}"], len(inner)) for i in (1, 2))
+    first, second = params["link_length_1"], params["link_length_2"]
     unit = REACH / (first + second + 0.2)
     first, second = first * unit, second * unit
-    elbow = np.stack([first * np.cos(inner), first * np.sin(inner)], -1)
-    joint = np.zeros_like(elbow)
+    x, y = first * np.cos(inner), first * np.sin(inner)
     return Picture(
         (-REACH, -REACH, REACH, REACH),
         (
             line(placed([[-REACH, 0], [REACH, 0]], 0, first), REACH / 250, BLACK),
             polygon(bar(0, 0, inner, 0, first, THICK), LINK),
-            disc(joint[:, None], THICK / 2, JOINT),
-            polygon(bar(elbow[:, 0], elbow[:, 1], outer, 0, second, THICK), LINK),
-            disc(elbow[:, None], THICK / 2, JOINT),
+            disc((0, 0), THICK / 2, JOINT),
+            polygon(bar(x, y, outer, 0, second, THICK), LINK),
+            disc(at(x, y), THICK / 2, JOINT),
         ),
     )
 

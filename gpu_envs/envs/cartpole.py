@@ -6,7 +6,7 @@ import math
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, bar, box, disc, line, per_replica, placed, polygon
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, at, bar, box, disc, line, placed, polygon
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
@@ -28,18 +28,17 @@ TRACK = 100
 
 def _draw(state: State, params: Params) -> Picture:
     """Draws, in each replica, a track that ends at the position threshold, with cart and pole."""
-    replicas = len(state["x"])
-    metre = WIDE / (2 * per_replica(params["x_threshold"], replicas))
+    metre = WIDE / (2 * params["x_threshold"])
     wide, tall = CART
     x, hinge = WIDE / 2 + state["x"] * metre, TRACK + tall / 4
-    top = 2 * per_replica(params["length"], replicas) * metre - POLE / 2
+    top = 2 * params["length"] * metre - POLE / 2
     return Picture(
         (0, 0, WIDE, HIGH),
         (
-            line(placed([[0, 0], [WIDE, 0]], np.zeros(replicas), TRACK), 1, BLACK),
+            line([[0, TRACK], [WIDE, TRACK]], 1, BLACK),
             polygon(placed(box(-wide / 2, -tall / 2, wide / 2, tall / 2), x, TRACK), BLACK),
             polygon(bar(x, hinge, math.pi / 2 - state["theta"], -POLE / 2, top, POLE), (202, 152, 101)),
-            disc(placed([[0, 0]], x, hinge)[:, :, 0], POLE / 2, AXLE),
+            disc(at(x, hinge), POLE / 2, AXLE),
         ),
     )
 

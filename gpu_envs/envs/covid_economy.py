@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, repeat
+from gpu_envs.pictures import Colour, Drawing, Params, Picture, Shape, State, line, rectangle
 from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.fields import Field, Table
 from gpu_envs.specs.metrics import Metric
@@ -78,24 +78,21 @@ ILL, OUT_OF_WORK, STRICT, MARK = (192, 57, 43), (36, 113, 163), (150, 150, 150),
 def _draw(state: State, params: Params) -> Picture:
     """Draws, in each replica, three bars per state: stringency and the scaled shares of infected and unemployed."""
     del params
-    states = len(load_data()["population"])
-    replicas, width = len(state["stringency"]), 1 / states
-    left = np.broadcast_to(np.arange(states) * width, (replicas, states))
-
-    def bar_corners(start: float, end: float, heights: np.ndarray) -> np.ndarray:
-        """Return a bar's corners per state; ``start``, ``end``: in column widths; heights are clipped to [0, 1]."""
-        corners = box(start * width, 0.0, end * width, 0.49)
-        clipped = np.clip(heights, 0, 1)[..., None]
-        return np.stack([left[..., None] + corners[:, 0], clipped * corners[:, 1]], -1)
-
     people = load_data()["population"]
+    width = 1 / len(people)
+    left = np.arange(len(people))[None] * width
+
+    def bars(start: float, end: float, heights: np.ndarray, colour: Colour) -> Shape:
+        """Return a bar per state; ``start``, ``end``: in column widths; heights are clipped to [0, 1]."""
+        return rectangle(left + start * width, 0, left + end * width, 0.49 * np.clip(heights, 0, 1), colour)
+
     return Picture(
         (-0.01, -0.01, 1.01, 0.5),
         (
-            polygon(bar_corners(0.05, 0.95, state["stringency"] / 10), STRICT),
-            polygon(bar_corners(0.1, 0.45, 10 * state["infected"] / people), ILL),
-            polygon(bar_corners(0.55, 0.9, 5 * state["unemployed"] / people), OUT_OF_WORK),
-            line(repeat([[0.0, 0.0], [1.0, 0.0]], replicas), 0.003, MARK),
+            bars(0.05, 0.95, state["stringency"] / 10, STRICT),
+            bars(0.1, 0.45, 10 * state["infected"] / people, ILL),
+            bars(0.55, 0.9, 5 * state["unemployed"] / people, OUT_OF_WORK),
+            line([[0.0, 0.0], [1.0, 0.0]], 0.003, MARK),
         ),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
-from gpu_envs.pictures import Colour, Drawing, Params, Picture, Shape, State, disc, per_replica, polygon
+from gpu_envs.pictures import Colour, Drawing, Params, Picture, Shape, State, at, disc, polygon
 from gpu_envs.specs.fields import Field
 from gpu_envs.specs.params import Param
 
@@ -165,7 +165,7 @@ def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> D
         for group in groups:
             first = group.first(params)
             of = (marks if group.landmarks else agents)[:, first : first + group.count(params)]
-            size = per_replica(params[group.size] if isinstance(group.size, str) else group.size, count)
+            size = params[group.size] if isinstance(group.size, str) else group.size
             if of.shape[1]:
                 shapes += _octagons(of * zoom[:, None, None], size * scale, group.colour)
         if "goal" in state and there:
@@ -196,8 +196,6 @@ def _words(state: State, words: int, speakers: tuple[int, ...]) -> list[Shape]:
     """Return a dot for each word of each speaker, dark if the speaker says it."""
     dots = []
     for row, speaker in enumerate(speakers):
-        x = -REACH + 0.06 * (1 + np.arange(words))
-        row_dots = np.stack([x, np.full(words, -REACH + 0.06 * (1 + row))], -1)
-        positions = np.broadcast_to(row_dots, (len(state["x"]), words, 2))
+        positions = at(-REACH + 0.06 * (1 + np.arange(words)[None]), -REACH + 0.06 * (1 + row))
         dots += [disc(positions, 0.022, RIM), disc(positions, 0.022, DARK, state["c"][:, speaker] > 0.5)]
     return dots

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from gymnasium.spaces import Box
 
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, per_replica, repeat
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, at, disc, line
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.single import EnvSpec
@@ -27,12 +27,12 @@ REACH = 2.2
 
 def _draw(state: State, params: Params) -> Picture:
     """Draws, in each replica, a rod that rotates about its end, shortened if too long for the picture."""
-    length = np.minimum(per_replica(params["l"], len(state["theta"])), REACH - 0.2)
-    tip = np.stack([-length * np.sin(state["theta"]), length * np.cos(state["theta"])], -1)
-    rod = np.stack([np.zeros_like(tip), tip], 1)[:, None]
+    length = np.minimum(params["l"], REACH - 0.2)
+    tip = at(-length * np.sin(state["theta"]), length * np.cos(state["theta"]))
+    rod = np.stack([0 * tip, tip], 2)
     return Picture(
         (-REACH, -REACH, REACH, REACH),
-        (line(rod, 0.2, (204, 77, 77)), disc(repeat([[0.0, 0.0]], len(tip))[:, :, 0], 0.05, BLACK)),
+        (line(rod, 0.2, (204, 77, 77)), disc((0, 0), 0.05, BLACK)),
     )
 
 

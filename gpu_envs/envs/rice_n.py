@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, line, polygon, repeat
+from gpu_envs.pictures import Colour, Drawing, Params, Picture, Shape, State, line, rectangle
 from gpu_envs.specs.derived import Derived
 from gpu_envs.specs.fields import Field, Table
 from gpu_envs.specs.metrics import Metric
@@ -57,25 +57,22 @@ HOTTEST = 6.0
 def _draw(state: State, params: Params) -> Picture:
     """Draws, in each replica, two bars per region (savings and mitigation rates) and a thermometer of the air."""
     del params
-    replicas, count = state["savings"].shape
+    count = state["savings"].shape[1]
     width = 0.9 / count
-    left = np.broadcast_to(np.arange(count) * width, (replicas, count))
+    left = np.arange(count)[None] * width
 
-    def bar_corners(start: float, name: str) -> np.ndarray:
-        corners = box(start * width, 0.0, (start + 0.4) * width, 1.0)
-        return np.stack([left[..., None] + corners[:, 0], state[name][..., None] * corners[:, 1]], -1)
+    def bars(start: float, name: str, colour: Colour) -> Shape:
+        return rectangle(left + start * width, 0, left + (start + 0.4) * width, state[name], colour)
 
-    warmth = np.clip(state["temperature"][:, :1] / HOTTEST, 0, 1)
-    tube = box(0.94, 0.0, 0.98, 1.0)
-    filled = np.stack([np.broadcast_to(tube[:, 0], (replicas, 1, 4)), warmth[..., None] * tube[:, 1]], -1)
+    warmth = np.clip(state["temperature"][:, 0] / HOTTEST, 0, 1)
     return Picture(
         (-0.02, -0.02, 1.0, 1.0),
         (
-            line(repeat([[-0.01, 0.0], [0.99, 0.0]], replicas), 0.003, MARK),
-            polygon(bar_corners(0.05, "savings"), SAVED),
-            polygon(bar_corners(0.5, "mitigation_rate"), MITIGATED),
-            polygon(repeat(tube, replicas), COLD),
-            polygon(filled, HOT),
+            line([[-0.01, 0.0], [0.99, 0.0]], 0.003, MARK),
+            bars(0.05, "savings", SAVED),
+            bars(0.5, "mitigation_rate", MITIGATED),
+            rectangle(0.94, 0, 0.98, 1, COLD),
+            rectangle(0.94, 0, 0.98, warmth, HOT),
         ),
     )
 

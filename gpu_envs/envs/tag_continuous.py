@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete, Space
 
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, discs, line, per_replica, placed, polygon, repeat
+from gpu_envs.pictures import Drawing, Params, Picture, State, at, box, discs, line, per_replica, placed, polygon
 from gpu_envs.specs.fields import Field
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
@@ -78,15 +78,13 @@ def _draw(state: State, params: Params) -> Picture:
     x, y, gone = state["x"] / side, state["y"] / side, state["in_game"] == 0
     taggers = int(params["num_taggers"])
     arrows = placed(ARROW * SIZE, x, y, state["heading"])
-    hands = np.stack([x, y], -1)[:, :taggers]
     strokes = [placed(np.array([[-1, way], [1, -way]]) * SIZE / 2, x, y) for way in (-1, 1)]
-    walls = repeat(box(0, 0, 1, 1)[[0, 1, 2, 3, 0]], len(gone))
     return Picture(
         (-MARGIN, -MARGIN, 1 + MARGIN, 1 + MARGIN),
         (
-            line(walls, 0.004, GONE),
+            line(box(0, 0, 1, 1)[[0, 1, 2, 3, 0]], 0.004, GONE),
             *(line(stroke, SIZE / 4, GONE, gone) for stroke in strokes),
-            *discs(hands, params["tagging_distance"], REACH, ~gone[:, :taggers]),
+            *discs(at(x, y)[:, :taggers], params["tagging_distance"], REACH, ~gone[:, :taggers]),
             polygon(arrows[:, taggers:], RUNNER, ~gone[:, taggers:]),
             polygon(arrows[:, :taggers], TAGGER, ~gone[:, :taggers]),
         ),

@@ -3,7 +3,7 @@
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from gpu_envs.pictures import Drawing, Params, Picture, Shape, State, box, discs, line, per_replica, polygon
+from gpu_envs.pictures import Drawing, Params, Picture, Shape, State, at, discs, line, per_replica, rectangle
 from gpu_envs.specs.fields import Field
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
@@ -39,16 +39,17 @@ def _draw(state: State, params: Params) -> Picture:
     """Draws, in each replica, the grid, taggers and the runner, which is grey once it has been caught."""
     cells = per_replica(params["grid_length"], len(state["x"])) + 1
     taggers, size = int(params["num_taggers"]), 1 / np.minimum(cells, MAX_CELLS)
-    centres = (np.stack([state["x"], state["y"]], -1) + 0.5) / cells[:, None, None]
-    squares = centres[:, :taggers, None] + box(-0.4, -0.4, 0.4, 0.4) * size[:, None, None, None]
+    x, y = ((state[name] + 0.5) / cells[:, None] for name in ("x", "y"))
+    runner = at(x, y)[:, taggers:]
+    x, y, half = x[:, :taggers], y[:, :taggers], 0.4 * size[:, None]
     caught = state["in_game"][:, taggers:] == 0
     return Picture(
         (-MARGIN, -MARGIN, 1 + MARGIN, 1 + MARGIN),
         (
             _grid(cells),
-            *discs(centres[:, taggers:], 0.45 * size, RUNNER, ~caught),
-            *discs(centres[:, taggers:], 0.45 * size, GONE, caught),
-            polygon(squares, TAGGER),
+            *discs(runner, 0.45 * size, RUNNER, ~caught),
+            *discs(runner, 0.45 * size, GONE, caught),
+            rectangle(x - half, y - half, x + half, y + half, TAGGER),
         ),
     )
 
