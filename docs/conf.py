@@ -18,6 +18,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import mock  # type: ignore[attr-defined]  # a documented name, re-exported
+from sphinx.pycode import ModuleAnalyzer
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -92,9 +93,9 @@ def rewrite_links(text: str, file: Path, page: Path) -> str:
 
 
 def read_page(_app: Sphinx, name: str, content: list[str]) -> None:
-    """Rewrites the links of a page."""
+    """Rewrites the links of a page, and adds the table of its entries to a page of the reference."""
     page = DOCS / f"{name}.md"
-    content[0] = rewrite_links(content[0], page, page)
+    content[0] = DIRECTIVE.sub(hide_methods, add_table(rewrite_links(content[0], page, page)))
 
 
 def read_included(_app: Sphinx, file: Path, name: str, content: list[str]) -> None:
@@ -132,6 +133,7 @@ def write_markdown(app: Sphinx, error: Exception | None) -> None:
         text = re.sub(r"```{include} (\S+)\n```", lambda m: (DOCS / m[1]).read_text(), page.read_text())
         file = next((ROOT / path for path, including in INCLUDED_PAGES.items() if including == page.name), page)
         text = re.sub(r"```{toctree}.*?\n```\n", "", rewrite_links(text, file, page), flags=re.DOTALL)
+        text = re.sub(r"```{table}.*?\n\n(.*?)```", r"\1", add_table(text), flags=re.DOTALL)
         text = re.sub(r"```{eval-rst}\n(.*?)```", lambda m: describe(m[1]), text, flags=re.DOTALL)
         (out / f"{name}.md").write_text(f"{text.strip()}\n")
     contents = [f"# {project}\n\n> {PROJECT['description']}\n\n[The README](index.md) is the way in.\n"]
@@ -141,22 +143,68 @@ def write_markdown(app: Sphinx, error: Exception | None) -> None:
     (out / "llms.txt").write_text("\n".join(contents))
 
 
+DIRECTIVE = re.compile(r"\.\. auto(class|data|exception|function):: (\S+)(\n +:methods:.*)?")
+"""A directive of autodoc. The option ``:methods:`` is of this file: the methods and properties to show, instead of all."""
+
+
+def load(name: str) -> tuple[Any, dict[str, Any]]:
+    """Returns a documented object, and the documented methods and properties of a class by name."""
+    module, _, item_name = name.rpartition(".")
+    with mock(autodoc_mock_imports):
+        item = getattr(importlib.import_module(module), item_name)
+    members = {n: getattr(item, n) for n in vars(item) if n[0] != "_"} if inspect.isclass(item) else {}
+    return item, {
+        n: member
+        for n, member in members.items()
+        if (inspect.isroutine(vars(item)[n]) or isinstance(member, property)) and inspect.getdoc(member)
+    }
+
+
+def entries(directives: str) -> dict[str, tuple[Any, str]]:
+    """Returns what autodoc directives show by qualified name: objects, methods and properties, and their docstrings."""
+    shown = {}
+    for kind, name, option in DIRECTIVE.findall(directives):
+        item, members = load(name)
+        module, _, item_name = name.rpartition(".")
+        constants = ModuleAnalyzer.for_module(module).find_attr_docs() if kind == "data" else {}
+        shown[name] = item, "\n".join(constants.get(("", item_name), ())) or inspect.getdoc(item) or ""
+        for member in re.findall(r"\w+", option)[1:] if option else members:
+            shown[f"{name}.{member}"] = members[member], inspect.getdoc(members[member]) or ""
+    return shown
+
+
+def hide_methods(directive: re.Match[str]) -> str:
+    """Returns an autodoc directive with ``:exclude-members:`` instead of ``:methods:``."""
+    if not directive[3]:
+        return directive[0]
+    hidden = load(directive[2])[1].keys() - set(re.findall(r"\w+", directive[3])[1:])
+    return f".. auto{directive[1]}:: {directive[2]}\n   :exclude-members: {', '.join(hidden)}"
+
+
+def add_table(text: str) -> str:
+    """Returns a page with a table of the entries of all its autodoc directives above the first of them."""
+    head, *sections = re.split(r"^(?=## |```{eval-rst})", text, flags=re.MULTILINE)
+    rows = []
+    for section in sections:
+        if title := re.match(r"## (.+)", section):
+            rows.append(f"| **{title[1]}** | |")
+        names = {name for _, name, _ in DIRECTIVE.findall(section)}
+        for name, (_, doc) in entries(section).items():
+            short = name.split(".")[-1 if name in names else -2 :]
+            summary = re.split(r"(?<=\.)\s+(?=[A-Z`])", doc.partition("\n\n")[0])[0]
+            summary = " ".join(summary.replace("``", "`").replace("|", r"\|").split())
+            rows.append(f"| [`{'.'.join(short)}`](#{name}) | {summary} |")
+    table = "\n".join(["```{table}", ":class: entries", "", "| Name | Description |", "|---|---|", *rows, "```"])
+    return f"{head}{table}\n\n{''.join(sections)}" if rows else text
+
+
 def describe(directives: str) -> str:
     """Returns the text that autodoc directives show, from signatures and docstrings."""
-    parts = []
-    for name in re.findall(r"auto(?:class|exception|function):: (\S+)", directives):
-        module, _, item_name = name.rpartition(".")
-        with mock(autodoc_mock_imports):
-            item = getattr(importlib.import_module(module), item_name)
-        members = vars(item).items() if inspect.isclass(item) else ()
-        documented = {
-            n: member
-            for n, member in members
-            if not n.startswith("_") and (inspect.isroutine(member) or isinstance(member, property))
-        }
-        texts = [f"{n}{signature(x)}\n\n{inspect.getdoc(x)}" for n, x in {item_name: item, **documented}.items()]
-        parts.append(f"### {name}\n\n```text\n" + "\n\n".join(texts) + "\n```")
-    return "\n\n".join(parts)
+    names = {name for _, name, _ in DIRECTIVE.findall(directives)}
+    return "\n\n".join(
+        f"{'###' if name in names else '####'} {name}\n\n```text\n{name.split('.')[-1]}{signature(item)}\n\n{doc}\n```"
+        for name, (item, doc) in entries(directives).items()
+    )
 
 
 def signature(item: Any) -> str:

@@ -2,7 +2,9 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
+import importlib.util
 import inspect
 import itertools
 import pkgutil
@@ -19,7 +21,8 @@ import gpu_envs
 import gpu_envs.adapters
 from gpu_envs.documented import field_names
 
-PAGES = Path(__file__).parent.parent / "docs" / "reference"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = DOCS / "reference"
 
 INTERNAL = ("gpu_envs.backend", "gpu_envs.cli", "gpu_envs.codegen", "gpu_envs.envs")
 """Packages without a public interface."""
@@ -87,6 +90,33 @@ def test_everything_in_the_reference_has_a_docstring(name: str) -> None:
     if inspect.isclass(item):
         members = [n for n, found in vars(item).items() if n[0] != "_" and isinstance(found, property)]
         assert not [member for member in members if not inspect.getdoc(getattr(item, member))], name
+
+
+@functools.cache
+def configuration() -> ModuleType:
+    """Returns Sphinx's configuration, whose functions write the tables."""
+    pytest.importorskip("sphinx")
+    spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_starts_with_a_table_of_its_entries(page: Path) -> None:
+    """Each public name and method has a row with a short description, unless ``:methods:`` leaves the method out."""
+    text = page.read_text()
+    top = configuration().add_table(text).partition("```{eval-rst}")[0]
+    rows = dict(re.findall(r"^\| \[`[\w.]+`\]\(#(\S+)\) \| (.*) \|$", top, re.MULTILINE))
+    assert [name for name, row in rows.items() if not re.fullmatch(r".{5,120}\.", row)] == []
+    for name, option in re.findall(r"^\.\. auto\w+:: (\S+)\n(   :methods:.*)?", text, re.MULTILINE):
+        item = getattr(imported(name.rpartition(".")[0]), name.rpartition(".")[2])
+        methods = [n for n, found in vars(item).items() if inspect.isfunction(found)] if inspect.isclass(item) else []
+        listed = re.findall(r"\w+", option)[1:] if option else [n for n in methods if n[0] != "_"]
+        assert {name, *(f"{name}.{n}" for n in listed if inspect.getdoc(getattr(item, n)))} <= rows.keys()
+    assert ":methods:" not in configuration().DIRECTIVE.sub(configuration().hide_methods, text)
 
 
 def constants_with_docs(module: ModuleType) -> set[str]:
