@@ -83,10 +83,15 @@ def _primitives(
     """Return kinds, points, radii and colours, ``[replicas, n, ...]``, of a shape's n discs, segments or polygons."""
     left, bottom, right, _ = view
     scale = size[0] / (right - left)
-    world = shape.points
+    world, shown = shape.points, shape.shown
+    if shown is None:
+        shown = np.ones(world.shape[:2], bool)
+    else:  # most shapes of a grid are hidden: each colour has a shape for each cell
+        order = np.argsort(~shown, 1, kind="stable")[:, : shown.sum(1).max(initial=1)]
+        world, shown = np.take_along_axis(world, order[..., None, None], 1), np.take_along_axis(shown, order, 1)
     pixels = np.stack([(world[..., 0] - left) * scale, size[1] - (world[..., 1] - bottom) * scale], -1)
-    pixels = _enlarged(pixels, shape.min_radius)
-    shown = np.ones(world.shape[:2], bool) if shape.shown is None else shape.shown
+    if shape.min_radius > 0:
+        pixels = _enlarged(pixels, shape.min_radius)
     kinds: np.ndarray | int
     if shape.kind == "line":  # a segment from each point to the next
         radius = max(shape.size * scale / 2, _MIN_RADIUS)
