@@ -144,7 +144,7 @@ def write_markdown(app: Sphinx, error: Exception | None) -> None:
 
 
 DIRECTIVE = re.compile(r"\.\. auto(class|data|exception|function):: (\S+)(\n +:methods:.*)?")
-"""A directive of autodoc. The option ``:methods:`` is of this file: the methods and properties to show, instead of all."""
+"""A directive of autodoc. The option ``:methods:`` is of this file: the methods to show, instead of all."""
 
 
 def load(name: str) -> tuple[Any, dict[str, Any]]:
