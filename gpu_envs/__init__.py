@@ -34,6 +34,7 @@ from gpu_envs.specs.team import Role, TeamSpec
 
 if TYPE_CHECKING:
     from gpu_envs.engine.results import Rollout, Step
+    from gpu_envs.evaluating import Estimate, Evaluation, Evaluations, evaluate
     from gpu_envs.making import make
     from gpu_envs.multi_agent_env import MultiAgentEnv
     from gpu_envs.vector_env import VectorEnv
@@ -41,10 +42,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "Estimate": "gpu_envs.evaluating",
+    "Evaluation": "gpu_envs.evaluating",
+    "Evaluations": "gpu_envs.evaluating",
     "MultiAgentEnv": "gpu_envs.multi_agent_env",
     "Rollout": "gpu_envs.engine.results",
     "Step": "gpu_envs.engine.results",
     "VectorEnv": "gpu_envs.vector_env",
+    "evaluate": "gpu_envs.evaluating",
     "make": "gpu_envs.making",
 }
 """Names imported on first access, and their modules: listing and describing environments does not need them."""
@@ -70,6 +75,9 @@ __all__ = [
     "CompileError",
     "Derived",
     "EnvSpec",
+    "Estimate",
+    "Evaluation",
+    "Evaluations",
     "Field",
     "LogUniform",
     "Metric",
@@ -90,6 +98,7 @@ __all__ = [
     "Uniform",
     "UnknownEnvironmentError",
     "VectorEnv",
+    "evaluate",
     "ids",
     "make",
     "register",

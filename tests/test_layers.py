@@ -27,6 +27,7 @@ LAYERS = (
     ("engine",),
     ("vector_env", "multi_agent_env"),
     ("making",),
+    ("evaluating",),
     ("",),  # gpu_envs/__init__.py
     ("testing", "wrappers", "adapters"),
     ("training",),

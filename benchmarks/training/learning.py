@@ -1,7 +1,6 @@
 """Results of presets: returns compared with thresholds, and the survival of runners in Tag."""
 
 import csv
-import dataclasses
 import math
 import statistics
 import tempfile
@@ -45,7 +44,7 @@ ROLES = ("tagger", "runner")
 
 def to_dicts(by_role: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Return evaluations as dicts: mean return and length, with the half widths of their 95 % confidence intervals."""
-    return {role: dataclasses.asdict(evaluation) for role, evaluation in by_role.items()}
+    return {role: evaluation.as_dict() for role, evaluation in by_role.items()}
 
 
 def presets(plan: TrainingPlan) -> dict[str, Any]:
@@ -147,7 +146,7 @@ def _survival(
         with (Path(folder) / "log.csv").open() as file:
             rows = [(float(row["seconds"]), float(row["runner/length"])) for row in csv.DictReader(file)]
     run["curve"] = [[round(seconds, 4), round(length, 2)] for seconds, length in rows if math.isfinite(length)]
-    run["evaluated"] = dataclasses.asdict(trainer.evaluate(episodes=EPISODES)["runner"])
+    run["evaluated"] = trainer.evaluate(episodes=EPISODES)["runner"].as_dict()
     return run
 
 

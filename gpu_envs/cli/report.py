@@ -55,7 +55,7 @@ def program_command() -> str:
 
 def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
     """Format the ``Evaluation`` of each role as a table."""
-    from gpu_envs.training.record.summary import evaluation_rows
+    from gpu_envs.evaluating import evaluation_rows
 
     kind = "the most likely actions" if greedy else "actions sampled as in training"
     return f"{text_table(evaluation_rows(results))}\n({kind})"

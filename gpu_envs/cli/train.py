@@ -198,7 +198,7 @@ def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
         settings = {name: getattr(args, name) for name in names}
         results = _import_trainer(trainer, args.device).evaluate(run, **settings)
     if args.json:
-        roles = {role: dataclasses.asdict(evaluation) for role, evaluation in results.items()}
+        roles = {role: evaluation.as_dict() for role, evaluation in results.items()}
         echo_json({"greedy": args.greedy, "roles": roles})
     else:
         echo(evaluation_report(results, args.greedy))

@@ -240,6 +240,11 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
         return self._latest("action_mask") if self._masked else None
 
     @property
+    def finished(self) -> Array:
+        """Whether each replica's episode ended in the last step, bool ``[num_envs]``: live, or a copy."""
+        return self._to_output(self._sim.buffers["finished"])
+
+    @property
     def episode_return(self) -> ResultT:
         """The return of each replica's last finished episode, or of each agent by role: live, or a copy."""
         return self._latest(self._options.require_statistics("episode_return"))

@@ -96,16 +96,16 @@ class RandomActions:
 
     def __init__(self, env: Any, seed: int) -> None:
         """Copy the action spaces, so that the random state of the environment's spaces does not change."""
-        self._by_role = view = RoleInterface(env)
+        self._by_role = view = RoleInterface(getattr(env, "unwrapped", env))
         self._rng = np.random.default_rng(derived_seed(seed, "possible actions"))
         self._spaces = copy.deepcopy(view.split(env.action_space if view.single_agent else env.action_spaces))
         for role, space in self._spaces.items():
             purpose = "random actions", "" if view.single_agent else role
             space.seed(derived_seed(seed, *purpose) % 2**31)  # Gymnasium's largest seed
 
-    def __call__(self, observations: Any) -> Any:
+    def __call__(self, *observations_and_masks: Any) -> Any:
         """Return random actions in the environment's format."""
-        del observations
+        del observations_and_masks
         masks = {role: to_numpy(mask) for role, mask in self._by_role.action_masks.items()}
         return self._by_role.join(
             {role: self._sample_allowed(role, masks[role]) for role in masks}

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
     from gpu_envs.training.rollout.evaluation import Acting as Acting
-    from gpu_envs.training.rollout.evaluation import Evaluation as Evaluation
-    from gpu_envs.training.rollout.evaluation import Evaluations as Evaluations
     from gpu_envs.training.rollout.evaluation import TrainedPolicies as TrainedPolicies
     from gpu_envs.training.run import Run as Run
     from gpu_envs.training.runs import evaluate as evaluate
@@ -49,7 +47,7 @@ _MODULES = {
     "policy": ("Network", "Policy"),
     "record.reports": ("Result",),
     "record.run_directory": ("RunDirectory",),
-    "rollout.evaluation": ("Acting", "Evaluation", "Evaluations", "TrainedPolicies"),
+    "rollout.evaluation": ("Acting", "TrainedPolicies"),
     "run": ("Run",),
     "runs": ("evaluate", "load_policies", "resume", "train"),
     "schedule": ("Schedule",),

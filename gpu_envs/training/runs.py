@@ -11,6 +11,7 @@ from torch import nn
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import CheckpointError
+from gpu_envs.evaluating import Evaluations
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_player, restore_networks
 from gpu_envs.training.engines.base import Networks
@@ -22,7 +23,7 @@ from gpu_envs.training.record.checkpoint import iteration_of
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import attach_buffers, load_run
-from gpu_envs.training.rollout.evaluation import Evaluations, TrainedPolicies, play
+from gpu_envs.training.rollout.evaluation import TrainedPolicies, play
 from gpu_envs.training.rollout.plan import Plan, PolicyRows, assign, with_replicas
 from gpu_envs.training.run import AUTO, Run
 from gpu_envs.training.trainer import Trainer
@@ -114,28 +115,31 @@ def evaluate(
     run: str | Path | RunDirectory,
     *,
     episodes: int = 1000,
-    greedy: bool = True,
-    device: str = "auto",
-    seed: int | None = None,
     num_envs: int | None = None,
+    seed: int | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    greedy: bool = True,
     policies: Mapping[str, str] | None = None,
     modules: Mapping[str, nn.Module] | None = None,
     trust: bool = False,
-    progress: bool | None = None,
 ) -> Evaluations:
     """Play full episodes with the policies of a run's last checkpoint; return the results by role.
+
+    The environment is the run's, with the parameters of training. ``gpu_envs.evaluate`` evaluates any function of
+    observations, in any environment.
 
     Args:
         run: Run directory.
         episodes: Minimum number of episodes; each replica plays equally many, of at most 1,000,000 steps each.
-        greedy: Take the most likely actions instead of sampling.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        seed: Seed of environments and actions; None: derived from the run's seed.
         num_envs: Number of replicas, at most the number of episodes; None: one per episode, up to 4,096.
+        seed: Seed of environments and actions; None: derived from the run's seed.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        progress: As in ``train``.
+        greedy: Take the most likely actions instead of sampling.
         policies: As in ``load_policies``.
         modules: As in ``load_policies``.
         trust: As in ``load_policies``.
-        progress: As in ``train``.
     """
     loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
     options: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "progress": progress}

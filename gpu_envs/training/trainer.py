@@ -13,6 +13,7 @@ from torch import nn
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import ActionError, DivergedError
+from gpu_envs.evaluating import Evaluations
 from gpu_envs.progress import Progress
 from gpu_envs.registry.catalog import id_of
 from gpu_envs.seeds import derived_seed
@@ -38,7 +39,7 @@ from gpu_envs.training.record.checkpoint import FORMAT
 from gpu_envs.training.record.reports import History, IterationReport, ReportQueue, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import save_together, state_of_process
-from gpu_envs.training.rollout.evaluation import Evaluations, TrainedPolicies, play, shared_actions
+from gpu_envs.training.rollout.evaluation import TrainedPolicies, play, shared_actions
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.plan import Plan, PolicyRows
@@ -437,15 +438,15 @@ class Trainer:
         save_together(checkpoints, self.iteration, self.state(copy_buffers=False), self.group, keep_buffers=keep)
 
     def evaluate(
-        self, episodes: int = 1000, *, greedy: bool = True, seed: int | None = None, num_envs: int | None = None
+        self, episodes: int = 1000, *, num_envs: int | None = None, seed: int | None = None, greedy: bool = True
     ) -> Evaluations:
         """Play full episodes with the current policies in separate environments; return the results by role.
 
         Args:
             episodes: Minimum number of episodes.
-            greedy: Take the most likely actions instead of sampling.
-            seed: Seed of environments and actions; None: derived from the run's seed.
             num_envs: Number of replicas; None: one per episode, up to 4,096.
+            seed: Seed of environments and actions; None: derived from the run's seed.
+            greedy: Take the most likely actions instead of sampling.
         """
         networks = {name: policy.networks for name, policy in (self.players | self.learners).items()}
         default_seed, spec = derived_seed(self.config.seed, "evaluation"), self._plan.world.spec

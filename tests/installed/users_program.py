@@ -6,12 +6,12 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import gpu_envs
-from gpu_envs import EnvSpec, MultiAgentEnv, Param, Rollout, Rules, Step, VectorEnv, replays
+from gpu_envs import EnvSpec, Evaluation, MultiAgentEnv, Param, Rollout, Rules, Step, VectorEnv, replays
 from gpu_envs.adapters import sb3
 from gpu_envs.adapters.pettingzoo import TeamEnv, TeamVectorEnv, parallel_env, vector_env
 from gpu_envs.rules import Action, Observation, Params, Random, State, clip
 from gpu_envs.testing import Report, check_environment
-from gpu_envs.training import PPO, SAC, Evaluation, Network, Policy, Result, Run, Schedule, Trainer, evaluate, train
+from gpu_envs.training import PPO, SAC, Network, Policy, Result, Run, Schedule, Trainer, evaluate, train
 from gpu_envs.wrappers import NormalizeObservation, RecordEpisodeStatistics
 
 
@@ -81,14 +81,15 @@ def trained() -> float:
     run = Run(env="CartPole-v1", num_envs=8, horizon=16, total_steps=256, device="cpu", algorithm=algorithm)
     result: Result = train(run)
     assert result.run_dir is not None
-    found: dict[str, Evaluation] = evaluate(result.run_dir, episodes=4)
+    found: Evaluation = evaluate(result.run_dir, episodes=4)["agent"]
+    random = gpu_envs.evaluate(None, "CartPole-v1", episodes=4)["agent"]
     replays.record(result.run_dir, replicas=1, steps=5).save_html("replay.html")
     Trainer(run).run()
     tagger = Policy(SAC(learning_rate="0:0.001,1:0"), Network(hidden=(8, 8)))
     Run(env="TagContinuous-v0", policies={"tagger": tagger, "runner": "random"}).for_policy("tagger")
     model = sb3.PPO("MlpPolicy", sb3.VecEnv("CartPole-v1", 8), n_steps=8, batch_size=64, device="cpu")
     model.learn(64)  # pyright: ignore[reportUnknownMemberType]  # Stable-Baselines3's own
-    return found["agent"].mean
+    return float((found.returns - random.returns).mean())
 
 
 def checked() -> Report:

@@ -23,6 +23,7 @@ from dropout_policy import DropoutPolicy  # noqa: E402
 
 import gpu_envs  # noqa: E402
 import gpu_envs.replays  # noqa: E402
+from gpu_envs import evaluating  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
 from gpu_envs.training import RunDirectory, Trainer, evaluate, load_policies, resume, train  # noqa: E402
@@ -127,7 +128,7 @@ def test_numbers_of_episodes_and_replicas(device: str) -> None:
 
 
 def test_an_endless_episode_raises(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 100)
+    monkeypatch.setattr(evaluating, "MAX_EPISODE_STEPS", 100)
     trainer = Trainer(small_run(device, "Pendulum-v1", params={"max_episode_steps": -1}))
     with pytest.raises(RuntimeError, match="needs over 100 steps for 1 episode: limit them"):
         trainer.evaluate(2)
@@ -137,7 +138,7 @@ def test_an_endless_episode_raises(device: str, monkeypatch: pytest.MonkeyPatch)
 def test_an_evaluation_shows_its_progress(
     limit: int, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(evaluation, "MAX_EPISODE_STEPS", 100)
+    monkeypatch.setattr(evaluating, "MAX_EPISODE_STEPS", 100)
     run, given = str(tmp_path / "run"), {"max_episode_steps": limit}
     train(small_run("cpu", "Pendulum-v1", params=given, run_dir=run, total_steps=8 * 16), progress=False)
     with pytest.raises(RuntimeError) if limit < 0 else contextlib.nullcontext():

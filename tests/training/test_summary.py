@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from trainers import GRID, small_run
 
+from gpu_envs.evaluating import evaluation_rows
 from gpu_envs.tables import html_table
 from gpu_envs.training import Result, evaluate, train
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.record.summary import curve, curves, evaluation_rows, read_log, result_rows
+from gpu_envs.training.record.summary import curve, curves, read_log, result_rows
 
 
 def points(picture: str) -> np.ndarray:

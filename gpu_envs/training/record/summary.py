@@ -35,20 +35,6 @@ def result_rows(result: Any) -> list[Row]:
     ]
 
 
-def evaluation_rows(results: Mapping[str, Any]) -> list[Row]:
-    """Return a row of headings, and a row for each role's ``Evaluation`` and each metric."""
-    rows: list[Row] = [("role", "mean return", "95 %", "std", "mean length", "episodes")]
-    metrics: dict[str, Any] = {}  # the same for all roles
-    for role, evaluation in results.items():
-        rows.append((role, *_numbers(evaluation), f"{evaluation.length:.6g}", f"{evaluation.episodes:,}"))
-        metrics |= evaluation.metrics
-    return rows + [(name, *_numbers(metric), "", "") for name, metric in metrics.items()]
-
-
-def _numbers(estimate: Any) -> Row:
-    return f"{estimate.mean:.6g}", f"+-{estimate.interval:.3g}", f"{estimate.std:.4g}"
-
-
 def read_log(path: str | Path) -> dict[str, list[float]]:
     """Read the columns of a run's log.csv by name; missing values are NaN."""
     if not Path(path).is_file():

@@ -1,22 +1,16 @@
-"""Acting without learning: trained policies in environments of users, and evaluation over full episodes.
-
-Every replica contributes the same number of episodes, so that short episodes are not overrepresented.
-"""
+"""Acting without learning: trained policies in environments of users, and evaluation over full episodes."""
 
 import contextlib
 import dataclasses
-import math
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, final
 
 import torch
 
 from gpu_envs.documented import documented
-from gpu_envs.progress import Progress
+from gpu_envs.evaluating import MAX_REPLICAS, Evaluations, Results, play_episodes
 from gpu_envs.seeds import derived_seed
 from gpu_envs.specs.base import Spec
-from gpu_envs.tables import html_table
 from gpu_envs.training.assembly import Player
 from gpu_envs.training.engines.base import Networks
 from gpu_envs.training.observations import Rows
@@ -27,61 +21,9 @@ from gpu_envs.training.process.device import (
     explain_out_of_memory,
     torch_threads,
 )
-from gpu_envs.training.record.summary import evaluation_rows
 from gpu_envs.training.rollout.horizon_env import HorizonEnv, RoleTensors, make_env
 from gpu_envs.training.rollout.plan import Plan, PolicyRole, PolicyRows, RoleMembers, with_replicas
 from gpu_envs.training.run import Run
-
-MAX_REPLICAS = 4096
-"""Default limit of replicas in an evaluation."""
-
-_CHECK_INTERVAL = 32
-"""Steps between two checks whether all episodes have ended; each check waits for the device."""
-
-MAX_EPISODE_STEPS = 1_000_000
-"""Limit of steps of an episode, for environments without a limit."""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """Mean and standard deviation of a quantity over episodes."""
-
-    mean: float
-    std: float
-    """Standard deviation over episodes."""
-    interval: float
-    """Half the width of the mean's 95 % confidence interval."""
-
-
-@final
-@documented
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """Returns and lengths of one role's episodes; of several agents, each episode counts once, with their mean."""
-
-    mean: float
-    """Mean return."""
-    std: float
-    """Standard deviation of the returns."""
-    interval: float
-    """Half the width of the mean return's 95 % confidence interval."""
-    length: float
-    """Mean length; for an agent that becomes inactive early, the steps until then."""
-    length_interval: float
-    """Half the width of the mean length's 95 % confidence interval."""
-    episodes: int
-    """Number of episodes."""
-    metrics: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
-    """The environment's metrics, the same for all roles."""
-
-
-@final
-class Evaluations(dict[str, Evaluation]):
-    """Evaluations by role. Notebooks show a table."""
-
-    def _repr_html_(self) -> str:
-        return html_table(evaluation_rows(self), heading=True)
 
 
 @final
@@ -159,12 +101,14 @@ class Acting:
             )
         self._players = Players(policies, env.num_envs, seed)
 
-    def __call__(self, observations: Any) -> Any:
+    def __call__(self, observations: Any, masks: Any = None) -> Any:
         """Return the actions of all agents in the environment's format; the next call overwrites them.
 
         Args:
-            observations: The last observations of ``reset`` or ``step``. Action masks are read from the environment.
+            observations: The last observations of ``reset`` or ``step``.
+            masks: Not necessary: action masks are read from the environment. ``gpu_envs.evaluate`` passes them.
         """
+        del masks
         tensors = self._tensors
         rows, masks = tensors.observations(observations), tensors.action_masks()
         actions = self._players.act(self._turn, rows, masks, greedy=self._greedy)
@@ -204,34 +148,24 @@ def play(
         raise ValueError(f"num_envs is {num_envs}; give an integer from 1 up, or None")
     count = min(num_envs or MAX_REPLICAS, episodes)
     random = RandomState(seed, device)  # modules may draw random numbers, which must not come from a training's state
-    per_replica = -(-episodes // count)
-    bar = Progress(per_replica * count, None if progress is None else not progress, unit="episodes")
-    start = time.perf_counter()
     evaluated = dataclasses.replace(config, num_envs=count, horizon=1)
-    with explain_out_of_memory(evaluated, device), random, contextlib.closing(bar):
+    with explain_out_of_memory(evaluated, device), random:
         horizon_env = HorizonEnv(Plan(with_replicas(config, count), device, count, spec), 1)
         horizon_env.reset(derived_seed(seed, "evaluation"))
         players = Players(policies, count, seed)
-        names = tuple(horizon_env.storage)
-        tally = EpisodeTally(per_replica, count, 2 * len(names) + len(horizon_env.metrics), device)
-        for turn in range(MAX_EPISODE_STEPS * per_replica):
+
+        def step(turn: int) -> tuple[torch.Tensor, Results]:
             horizon_env.carry_over()
             observations, masks = horizon_env.observations(0), horizon_env.action_masks(0)
             horizon_env.step(0, players.act(turn, observations, masks, greedy=greedy))
-            values: list[torch.Tensor] = []
-            for storage in horizon_env.storage.values():
-                values += [storage.episode_return[0].double().mean(1), storage.episode_length[0].double().mean(1)]
-            if horizon_env.episode_metrics is not None:
-                values += horizon_env.episode_metrics[0].T
-            tally.add(horizon_env.ended[0], values)
-            if turn % _CHECK_INTERVAL == _CHECK_INTERVAL - 1:
-                done = tally.ended()
-                returns = dict(zip(names, tally.means()[::2], strict=False))
-                bar.update(done, done / (time.perf_counter() - start), returns)
-                if done == per_replica * count:
-                    return tally.evaluations(names, horizon_env.metrics)
-        steps = f"{MAX_EPISODE_STEPS * per_replica:,} steps for {per_replica} episode{'s' * (per_replica > 1)}"
-        raise RuntimeError(f"a replica of {config.env} needs over {steps}: limit them by max_episode_steps in params")
+            metrics = () if horizon_env.episode_metrics is None else horizon_env.episode_metrics[0].T
+            return horizon_env.ended[0], Results(
+                {name: storage.row("episode_return", 0) for name, storage in horizon_env.storage.items()},
+                {name: storage.row("episode_length", 0) for name, storage in horizon_env.storage.items()},
+                dict(zip(horizon_env.metrics, metrics, strict=True)),
+            )
+
+        return play_episodes(horizon_env.env, episodes, step, progress)
 
 
 @final
@@ -265,42 +199,3 @@ def shared_actions(policies: Iterable[tuple[RoleMembers, ...]], num_envs: int, d
         name: torch.zeros((num_envs, role.agents, role.head.width), dtype=dtypes[role.head.kind], device=device)
         for name, role in roles.items()
     }
-
-
-@final
-class EpisodeTally:
-    """Records quantities (returns and lengths of roles, metrics) of each replica's first episodes."""
-
-    def __init__(self, per_replica: int, num_envs: int, quantities: int, device: str) -> None:
-        self._done = torch.zeros(num_envs, dtype=torch.int64, device=device)
-        self._values = torch.zeros((quantities, per_replica + 1, num_envs), dtype=torch.float64, device=device)
-        self._per_replica = per_replica
-
-    def add(self, ended: torch.Tensor, quantities: Sequence[torch.Tensor]) -> None:
-        """Record a step: whether each replica's episode ended, ``[num_envs]``, and the quantities of ended episodes."""
-        # steps without an end and surplus episodes are written to an additional slot, which is never read
-        slot = torch.where(ended, self._done.clamp(max=self._per_replica), self._per_replica)
-        values = torch.stack([quantity.double() for quantity in quantities]).unsqueeze(1)
-        self._values.scatter_(1, slot.expand_as(values), values)
-        self._done.add_(ended)
-
-    def ended(self) -> int:
-        """Return the number of recorded episodes."""
-        return int(self._done.clamp(max=self._per_replica).sum().item())
-
-    def means(self) -> list[float]:
-        """Return the mean of each quantity over the recorded episodes; NaN without any."""
-        return [(values[:-1].sum() / self._done.clamp(max=self._per_replica).sum()).item() for values in self._values]
-
-    def evaluations(self, roles: Sequence[str], metrics: Sequence[str]) -> Evaluations:
-        """Return the evaluation of each role, once all replicas have played their episodes."""
-        estimates = []
-        for values in self._values[:, :-1].flatten(1):
-            std = values.std().item() if values.numel() > 1 else 0.0
-            estimates.append(Estimate(values.mean().item(), std, 1.96 * std / math.sqrt(values.numel())))
-        by_metric = dict(zip(metrics, estimates[2 * len(roles) :], strict=True))
-        evaluations = Evaluations()
-        for role, returns, lengths in zip(roles, estimates[::2], estimates[1::2], strict=False):
-            values = (returns.mean, returns.std, returns.interval, lengths.mean, lengths.interval)
-            evaluations[role] = Evaluation(*values, self.ended(), by_metric)
-        return evaluations
