@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from gpu_envs import EnvSpec, Field, TeamSpec
-from gpu_envs.pictures import Drawing, Params, Picture, State, disc
+from gpu_envs.pictures import Drawing, Params, Picture, State, at, disc
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role
@@ -110,8 +110,7 @@ PICTURED = Dict(
 def _draw(state: State, params: Params) -> Picture:
     """Draws the walkers."""
     del params
-    where = np.stack([state["place"], 0.5 + 0.0 * state["place"]], -1).reshape(len(state["place"]), -1, 2)
-    return Picture((-1, 0, LENGTH + 1, 1), (disc(where, 0.4, (200, 0, 0)),))
+    return Picture((-1, 0, LENGTH + 1, 1), (disc(at(state["place"], 0.5), 0.4, (200, 0, 0)),))
 
 
 def _corridor(name: str, header: Path, observation: Any, *, action_mask: bool = True) -> EnvSpec:

@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import EnvSpec, Param
-from gpu_envs.pictures import Drawing, Params, Picture, State, line, per_replica, placed, polygon, repeat
+from gpu_envs.pictures import Drawing, Params, Picture, State, line, placed, polygon, rectangle
 
 _RIVER, _ROPE, _BOAT, _STREAM = (214, 230, 240), (192, 57, 43), (96, 66, 40), (150, 180, 205)
 _HULL = np.array([[0.16, 0.0], [0.08, 0.07], [-0.14, 0.06], [-0.14, -0.06], [0.08, -0.07]])
@@ -12,16 +12,13 @@ _HULL = np.array([[0.16, 0.0], [0.08, 0.07], [-0.14, 0.06], [-0.14, -0.06], [0.0
 
 def draw(state: State, params: Params) -> Picture:
     """Return the picture of some replicas: shapes from back to front. State fields are [replicas]."""
-    replicas = len(state["x"])
-    x = state["x"] / per_replica(params["reach"], replicas)  # the ropes are at -1 and 1
-    end = 0.5 * state["current"]  # the line's length shows the current
-    stream = np.stack([np.stack([0 * end, 0 * end + 0.35], -1), np.stack([end, 0 * end + 0.35], -1)], 1)[:, None]
+    x = state["x"] / params["reach"]  # the ropes are at -1 and 1
     return Picture(
         (-1.2, -0.5, 1.2, 0.5),
         (
-            line(repeat([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
-            line(repeat([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
-            line(stream, 0.03, _STREAM),
+            line([[-1, -0.5], [-1, 0.5]], 0.02, _ROPE),
+            line([[1, -0.5], [1, 0.5]], 0.02, _ROPE),
+            rectangle(0, 0.335, 0.5 * state["current"], 0.365, _STREAM),  # its length shows the current
             polygon(placed(_HULL, x, 0.0), _BOAT),
         ),
         _RIVER,

@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import EnvSpec, Param, Rules, pictures
-from gpu_envs.pictures import Drawing, Picture, line, per_replica, placed, polygon, repeat
+from gpu_envs.pictures import Drawing, Picture, line, placed, polygon, rectangle
 from gpu_envs.rules import Action, Observation, Params, Random, State, clip
 
 # The rules. They are translated to C++ when the environment is made, and do not run in Python. They can use numbers,
@@ -43,16 +43,13 @@ _HULL = np.array([[0.16, 0.0], [0.08, 0.07], [-0.14, 0.06], [-0.14, -0.06], [0.0
 
 def draw(state: pictures.State, params: pictures.Params) -> Picture:
     """Return the picture of some replicas: shapes from back to front. State fields are [replicas]."""
-    replicas = len(state["x"])
-    x = state["x"] / per_replica(params["reach"], replicas)  # the ropes are at -1 and 1
-    end = 0.5 * state["current"]  # the line's length shows the current
-    stream = np.stack([np.stack([0 * end, 0 * end + 0.35], -1), np.stack([end, 0 * end + 0.35], -1)], 1)[:, None]
+    x = state["x"] / params["reach"]  # the ropes are at -1 and 1
     return Picture(
         (-1.2, -0.5, 1.2, 0.5),
         (
-            line(repeat([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
-            line(repeat([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
-            line(stream, 0.03, _STREAM),
+            line([[-1, -0.5], [-1, 0.5]], 0.02, _ROPE),
+            line([[1, -0.5], [1, 0.5]], 0.02, _ROPE),
+            rectangle(0, 0.335, 0.5 * state["current"], 0.365, _STREAM),  # its length shows the current
             polygon(placed(_HULL, x, 0.0), _BOAT),
         ),
         _RIVER,

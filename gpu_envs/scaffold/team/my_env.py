@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import Field, Param, Role, TeamSpec
-from gpu_envs.pictures import Drawing, Params, Picture, State, disc, line, per_replica, placed, polygon, repeat
+from gpu_envs.pictures import Drawing, Params, Picture, State, at, disc, line, placed, polygon
 
 _RIVER, _ROPE, _BOAT, _FRESH, _WEARY = (214, 230, 240), (192, 57, 43), (96, 66, 40), (88, 150, 88), (200, 120, 60)
 _HULL = np.array([[0.3, 0.0], [0.2, 0.09], [-0.25, 0.08], [-0.25, -0.08], [0.2, -0.09]])
@@ -15,19 +15,17 @@ def draw(state: State, params: Params) -> Picture:
 
     Fields of the boat are [replicas], and fields of the rowers [replicas, agents].
     """
-    replicas, rowers = state["tired"].shape
-    x = state["x"] / per_replica(params["reach"], replicas)  # the ropes are at -1 and 1
-    seats = x[:, None] + np.linspace(-0.18, 0.15, rowers)
-    places = np.stack([seats, np.zeros_like(seats)], -1)
+    x = state["x"] / params["reach"]  # the ropes are at -1 and 1
+    seats = at(x[:, None] + np.linspace(-0.18, 0.15, state["tired"].shape[1]), 0)
     weary = state["tired"] > 0.5
     return Picture(
         (-1.3, -0.5, 1.3, 0.5),
         (
-            line(repeat([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
-            line(repeat([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
+            line([[-1, -0.5], [-1, 0.5]], 0.02, _ROPE),
+            line([[1, -0.5], [1, 0.5]], 0.02, _ROPE),
             polygon(placed(_HULL, x, 0.0), _BOAT),
-            disc(places, 0.035, _FRESH, ~weary),
-            disc(places, 0.035, _WEARY, weary),
+            disc(seats, 0.035, _FRESH, ~weary),
+            disc(seats, 0.035, _WEARY, weary),
         ),
         _RIVER,
     )

@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import Field, Param, Role, Rules, TeamSpec, pictures
-from gpu_envs.pictures import Drawing, Picture, disc, line, per_replica, placed, polygon, repeat
+from gpu_envs.pictures import Drawing, Picture, at, disc, line, placed, polygon
 from gpu_envs.rules import AGENTS, RESET, STEP, Params, Row, Team, TeamActions, World, add, clip
 
 # The rules. They are translated to C++ when the environment is made, and do not run in Python. They can use numbers,
@@ -65,19 +65,17 @@ def draw(state: pictures.State, params: pictures.Params) -> Picture:
 
     Fields of the boat are [replicas], and fields of the rowers [replicas, agents].
     """
-    replicas, rowers = state["tired"].shape
-    x = state["x"] / per_replica(params["reach"], replicas)  # the ropes are at -1 and 1
-    seats = x[:, None] + np.linspace(-0.18, 0.15, rowers)
-    places = np.stack([seats, np.zeros_like(seats)], -1)
+    x = state["x"] / params["reach"]  # the ropes are at -1 and 1
+    seats = at(x[:, None] + np.linspace(-0.18, 0.15, state["tired"].shape[1]), 0)
     weary = state["tired"] > 0.5
     return Picture(
         (-1.3, -0.5, 1.3, 0.5),
         (
-            line(repeat([[-1, -0.5], [-1, 0.5]], replicas), 0.02, _ROPE),
-            line(repeat([[1, -0.5], [1, 0.5]], replicas), 0.02, _ROPE),
+            line([[-1, -0.5], [-1, 0.5]], 0.02, _ROPE),
+            line([[1, -0.5], [1, 0.5]], 0.02, _ROPE),
             polygon(placed(_HULL, x, 0.0), _BOAT),
-            disc(places, 0.035, _FRESH, ~weary),
-            disc(places, 0.035, _WEARY, weary),
+            disc(seats, 0.035, _FRESH, ~weary),
+            disc(seats, 0.035, _WEARY, weary),
         ),
         _RIVER,
     )

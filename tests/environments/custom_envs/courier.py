@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import EnvSpec, Field, Param, Table
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, placed, polygon, repeat
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, at, cells, disc
 
 PARCELS = 2
 
@@ -25,31 +25,27 @@ SHELVES = np.array([[0, 4], [2, 2], [5, 2], [5, 4]])
 DOOR = np.array([0, 0])
 """Positions are column, row."""
 
+MAP = WALLS.astype(int)
+MAP[tuple(SHELVES.T[::-1])] = 2
+MAP[tuple(DOOR[::-1])] = 3
+"""1 for walls, 2 for shelves, 3 for the door."""
+
 HIGH, WIDE = WALLS.shape
 SHELF, PARCEL, COURIER, GREEN = (200, 200, 200), (202, 152, 101), (36, 113, 163), (214, 234, 214)
-
-
-def _squares(places: np.ndarray, replicas: int) -> np.ndarray:
-    """Returns cells at these positions, the same in all replicas."""
-    cells = places[:, None] + box(0, 0, 1, 1)
-    return np.broadcast_to(cells, (replicas, *cells.shape))
 
 
 def _draw(state: State, params: Params) -> Picture:
     """Draws walls, shelves, the door, parcels, the courier and its load."""
     del params
-    replicas = len(state["x"])
-    x, y = state["x"] + 0.5, state["y"] + 0.5
+    place = at(state["x"] + 0.5, state["y"] + 0.5)
     shelves = SHELVES[state["shelf"]] + 0.5
     return Picture(
         (0, 0, WIDE, HIGH),
         (
-            polygon(repeat(box(0, 0, 1, 1) + DOOR, replicas), GREEN),
-            polygon(_squares(SHELVES, replicas), SHELF),
-            polygon(_squares(np.argwhere(WALLS)[:, ::-1], replicas), BLACK),
+            *cells(MAP[None, ::-1], {1: BLACK, 2: SHELF, 3: GREEN}),
             disc(shelves, 0.3, PARCEL, state["status"] == 0),
-            disc(placed([[0, 0]], x, y)[:, :, 0], 0.35, COURIER),
-            disc(placed([[0, 0]], x, y)[:, :, 0], 0.2, PARCEL, state["laden"][:, None] != 0),
+            disc(place, 0.35, COURIER),
+            disc(place, 0.2, PARCEL, state["laden"] != 0),
         ),
     )
 

@@ -4,7 +4,7 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
 from gpu_envs import EnvSpec, Field, Param
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, box, disc, line, placed, polygon, repeat
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, at, disc, line, placed, rectangle
 
 COLUMNS, CRATES = 5, 4
 
@@ -18,17 +18,16 @@ def _draw(state: State, params: Params) -> Picture:
     x = state["x"]
     where = np.stack(np.meshgrid(np.arange(COLUMNS), np.arange(CRATES), indexing="ij"), -1).reshape(-1, 2)
     there = state["stack"][:, where[:, 0]] > where[:, 1]
-    hook = placed([[0.5, TOP - 1]], x, 0 * x)[:, :, 0]
-    crates = np.broadcast_to(where + 0.5, (len(x), *where.shape))
+    hook = at(x + 0.5, TOP - 1)
     return Picture(
         (0, -0.5, COLUMNS, TOP),
         (
-            polygon(repeat(box(0, -0.5, COLUMNS - 1, 0), len(x)), GROUND),
-            polygon(repeat(box(COLUMNS - 1, -0.5, COLUMNS, 0), len(x)), LORRY),
-            disc(crates, 0.4, CRATE, there),
-            line(placed([[0.5, TOP], [0.5, TOP - 1]], x, 0 * x), 0.1, BLACK),
+            rectangle(0, -0.5, COLUMNS - 1, 0, GROUND),
+            rectangle(COLUMNS - 1, -0.5, COLUMNS, 0, LORRY),
+            disc(where[None] + 0.5, 0.4, CRATE, there),
+            line(placed([[0.5, TOP], [0.5, TOP - 1]], x, 0), 0.1, BLACK),
             disc(hook, 0.2, HOOK),
-            disc(hook, 0.4, CRATE, state["laden"][:, None] != 0),
+            disc(hook, 0.4, CRATE, state["laden"] != 0),
         ),
     )
 

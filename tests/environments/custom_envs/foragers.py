@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from gpu_envs import Field, Param, Role, TeamSpec
-from gpu_envs.pictures import Drawing, Params, Picture, State, box, disc, polygon
+from gpu_envs.pictures import Drawing, Params, Picture, State, at, cells, disc
 
 PLANTS, FORAGER, SOWER = ((88, 150, 88), (202, 152, 101)), (192, 57, 43), (36, 113, 163)
 
@@ -26,18 +26,16 @@ def _observation(params: Mapping[str, Any]) -> Box:
 
 def _draw(state: State, params: Params) -> Picture:
     """Draws plants and active foragers."""
-    side, board = int(params["side"]), state["board"]
-    cells = np.stack([np.arange(side**2) % side, np.arange(side**2) // side], -1)
-    squares = np.broadcast_to(cells[:, None] + box(0.1, 0.1, 0.9, 0.9), (len(board), side**2, 4, 2))
-    at = np.stack([state["x"], state["y"]], -1) + 0.5
-    plants = [polygon(squares, PLANTS[kind % len(PLANTS)], board == 1 + kind) for kind in range(int(params["kinds"]))]
+    side = int(params["side"])
+    board = state["board"].reshape(-1, side, side)[:, ::-1]  # row 0 is at the bottom
+    places = at(state["x"] + 0.5, state["y"] + 0.5)
     foragers = int(params["num_foragers"])
     return Picture(
         (0, 0, side, side),
         (
-            *plants,
-            disc(at[:, foragers:], 0.35, SOWER),
-            disc(at[:, :foragers], 0.3, FORAGER, state["in_game"][:, :foragers] != 0),
+            *cells(board, {1 + kind: PLANTS[kind % len(PLANTS)] for kind in range(int(params["kinds"]))}),
+            disc(places[:, foragers:], 0.35, SOWER),
+            disc(places[:, :foragers], 0.3, FORAGER, state["in_game"][:, :foragers] != 0),
         ),
     )
 

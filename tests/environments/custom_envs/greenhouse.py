@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
 from gpu_envs import EnvSpec, Field, Param, Rules, pictures
-from gpu_envs.pictures import Drawing, Picture, box, disc, placed, polygon, repeat
+from gpu_envs.pictures import Drawing, Picture, at, disc, rectangle
 from gpu_envs.rules import Action, Mask, Observation, Params, Random, State, clip
 
 VENTS, LAMPS, CANS = 3, 2, 5
@@ -59,15 +59,13 @@ GLASS, SOIL, WATER, PLANT = (214, 230, 240), (120, 90, 60), (36, 113, 163), (88,
 def _draw(state: pictures.State, params: pictures.Params) -> Picture:
     """Draws the plant, the soil and the water in the tank."""
     del params
-    count = len(state["warmth"])
-    cans = np.stack([np.arange(CANS) * 0.4 + 0.4, np.full(CANS, 0.3)], -1)
-    height = state["warmth"] / 16.0
+    cans = np.arange(CANS)[None]
     return Picture(
         (0, 0, 4, 4),
         (
-            polygon(repeat(box(0, 0.6, 4, 1.2), count), SOIL),
-            disc(placed([[2.0, 0.8]], 0.0, height)[:, :, 0], 0.5, PLANT),
-            disc(np.broadcast_to(cans, (count, CANS, 2)), 0.15, WATER, state["tank"][:, None] > np.arange(CANS)),
+            rectangle(0, 0.6, 4, 1.2, SOIL),
+            disc(at(2.0, 0.8 + state["warmth"] / 16.0), 0.5, PLANT),
+            disc(at(0.4 + 0.4 * cans, 0.3), 0.15, WATER, state["tank"][:, None] > cans),
         ),
         GLASS,
     )

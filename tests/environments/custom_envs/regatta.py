@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from gpu_envs import EnvSpec, Field, Param, Rules, Table, pictures
-from gpu_envs.pictures import Drawing, Picture, disc, line, placed, polygon, repeat
+from gpu_envs.pictures import Drawing, Picture, disc, line, placed, polygon
 from gpu_envs.rules import Action, Observation, Params, Random, State, clip
 
 BUOYS = np.array([[7.0, 2.0], [7.5, 7.0], [2.0, 6.0]])
@@ -67,15 +67,13 @@ WATER, BUOY, ROUNDED, BOAT = (214, 230, 240), (192, 57, 43), (88, 150, 88), (60,
 def _draw(state: pictures.State, params: pictures.Params) -> Picture:
     """Draws the buoys, green after rounding, and the boat."""
     del params
-    replicas = len(state["x"])
-    buoys = np.broadcast_to(BUOYS, (replicas, *BUOYS.shape))
     hull = [[0.5, 0.0], [-0.4, 0.25], [-0.4, -0.25]]
     return Picture(
         (0, 0, SIDE, SIDE),
         (
-            line(repeat([[0, 0], [SIDE, 0], [SIDE, SIDE], [0, SIDE], [0, 0]], replicas), 0.05, BOAT),
-            disc(buoys, 0.3, BUOY, state["rounded"] == 0),
-            disc(buoys, 0.3, ROUNDED, state["rounded"] != 0),
+            line([[0, 0], [SIDE, 0], [SIDE, SIDE], [0, SIDE], [0, 0]], 0.05, BOAT),
+            disc(BUOYS[None], 0.3, BUOY, state["rounded"] == 0),
+            disc(BUOYS[None], 0.3, ROUNDED, state["rounded"] != 0),
             polygon(placed(hull, state["x"], state["y"], state["heading"]), BOAT),
         ),
         WATER,
