@@ -96,8 +96,9 @@ class SingleLayout(Layout):
 
     @property
     def indexed(self) -> bool:
-        """Whether rules have arrays or tables, besides actions and observations."""
-        return bool(self.spec.tables) or any(field.sizes for field in self.state_fields)
+        """Whether rules have arrays, besides actions and observations: tables, parameters or fields of the state."""
+        sizes = (*(field.sizes for field in self.state_fields), *(p.rank for p in self.spec.settings.values()))
+        return bool(self.spec.tables) or any(sizes)
 
     def buffers(self) -> dict[str, ArrayShape]:
         n, real = self.config.num_envs, self.config.precision

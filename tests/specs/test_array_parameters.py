@@ -207,3 +207,15 @@ def test_an_index_out_of_range(tmp_path: Path) -> None:
     rules = {**RULES, "reset": "s.x = 0;\n    s.pace = p.pull(2, 0);"}
     message = check_message(builds.undefined_values, walk(tmp_path, more={"params": PARAMS}, **rules))
     assert "index 2 of 'pull', which has 2 elements" in message
+
+
+@pytest.mark.slow
+def test_no_index_is_read_after_an_episode(tmp_path: Path) -> None:
+    """An episode ends when its index leaves the array: rules are not called again before the next episode."""
+    rules = {
+        "reset": "s.x = 0;\n    s.pace = 0;",
+        "step": "const real gain = p.gain[int(s.x)];\n    s.x += 1;\n    return {gain, s.x > real(1)};",
+        "observe": "observation[0] = float(s.x);\n    observation[1] = float(s.pace);",
+    }
+    spec = walk(tmp_path, more={"params": {"gain": Param([1.0, 2.0])}}, **rules)
+    assert check_message(builds.undefined_values, spec) == ""
