@@ -63,7 +63,7 @@ EXPRESSIONS = {
     "s.count += 0.5": "of type int.*Write int",
     "s.count /= 2": "of type int",
     "s.small = s.x": "of type byte",
-    "s.on = s.count": "Write a comparison",
+    "s.on = s.count": "Write True, False, or a comparison",
     "s.cells[1] = 0.5": "of type int",
     "s.cells = [1, 2, 3, 4]": "Assign its elements in a loop",
     "s.cells[4] = 1": "there are 4 elements",
@@ -191,6 +191,7 @@ OBSERVATIONS = {
     "observation[1] += 1": "observations are write-only",
     "observation[1] = observation[0]": "observations are write-only",
     "observation.image[0] = 1": "has no 'image'",
+    "observation[0] = observation.size(0)": r"Write observation.shape\[0\]",
     "return 1": "observe returns nothing.*Write return without a value$",
     "observation[1] = random.uniform(0, 1)": "random",
 }

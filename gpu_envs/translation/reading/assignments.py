@@ -201,7 +201,8 @@ def convert_to_place(place: Expr, value: Expr) -> Expr:
     stored = storage_type(place)
     name = ast.unparse(place.at) if place.at is not None else "it"
     if isinstance(value.kind, Number) and value.kind.width > place.kind.width:
-        conversion = "int(...), or make the field real" if place.kind is INT else "a comparison, as in x != 0"
+        to_bool = "True, False, or a comparison, as in x != 0"
+        conversion = "int(...), or make the field real" if place.kind is INT else to_bool
         kind = {"int": "int", "bool": "bool", "u8": "byte", "AgentNumber": "agent"}.get(stored, place.kind.python)
         problem = f"{describe(value.kind)} is assigned to {name}, which is of type {kind}"
         raise RefusedError(problem, f"Write {conversion}", value.at)

@@ -149,7 +149,8 @@ class Expressions(Calls):
             return self._value(getattr(member, "value", member) if isinstance(value, type) else member)
         if name == "value" and value is not None and isinstance(owner.kind, Number):
             return owner  # the value of an enum member
-        raise RefusedError(f"{describe(owner.kind, value)} has no {name!r} in rules")
+        hint = f"Write {ast.unparse(node.value)}.shape[0]" if isinstance(owner.kind, Array) and name == "size" else ""
+        raise RefusedError(f"{describe(owner.kind, value)} has no {name!r} in rules", hint)
 
     def _subscript(self, node: ast.Subscript) -> Expr:
         owner = self.expression(node.value)
