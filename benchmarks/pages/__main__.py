@@ -9,19 +9,36 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages import commands, comparisons, environments, figures, headlines, links, off_policy, several_gpus
+from benchmarks.pages import (
+    adapters,
+    commands,
+    comparisons,
+    environments,
+    headlines,
+    links,
+    measured,
+    off_policy,
+    results,
+    several_gpus,
+    steps,
+    training,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 GENERATORS: Mapping[str, Callable[[Path], str]] = {
     **environments.GENERATORS,
-    **figures.GENERATORS,
-    **comparisons.GENERATORS,
+    **results.GENERATORS,
+    **steps.GENERATORS,
+    **training.GENERATORS,
     **off_policy.GENERATORS,
-    **commands.GENERATORS,
     **several_gpus.GENERATORS,
-    **links.GENERATORS,
+    **comparisons.GENERATORS,
+    **adapters.GENERATORS,
+    **measured.GENERATORS,
     **headlines.GENERATORS,
+    **links.GENERATORS,
+    **commands.GENERATORS,
 }
 """Functions by the name of the block; each takes the page's path and returns the block's text."""
 
@@ -50,7 +67,8 @@ def main() -> None:
         "python -m benchmarks.pages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
     for page in pages():
-        page.write_text(regenerate(page))
+        if (text := regenerate(page)) != page.read_text():
+            page.write_text(text)
 
 
 if __name__ == "__main__":

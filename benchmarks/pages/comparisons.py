@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages.figures import document, results
+from benchmarks.pages.results import device, document, results
 from benchmarks.pages.tables import digits, percent, table
 from benchmarks.record import format_short
 
-WAYS = {
+METHODS = {
     "host": "NumPy",
     "step": "one step per call",
     "graph": "a CUDA graph of steps",
@@ -30,92 +30,92 @@ def peers_cpu(_page: Path) -> str:
 
 
 def _peers(file: str) -> str:
-    rows = []
-    for name, section in document(file)["sections"].items():
+    lines = []
+    for section, content in document(file)["sections"].items():
         best: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for row in section["results"]["rows"] if name != "ours" else ():
+        for row in content["results"]["rows"] if section != "ours" else ():
             if "failed" in row:
                 continue
             cores = f", {row['cores']} core{'s' * (row['cores'] == 'all')}" if row["way"] == "host" else ""
-            label = section["results"]["label"] + (f", {row['variant']}" if row["variant"] else "")
-            key = (label, row["task"], WAYS[row["way"]] + cores)
+            label = content["results"]["label"] + (f", {row['variant']}" if row["variant"] else "")
+            task = row["task"] + (f", {row['agents']} agents" if row["agents"] > 1 else "")
+            key = (label, task, METHODS[row["way"]] + cores)
             if row["env_steps_per_s"] > best.get(key, row)["env_steps_per_s"] or key not in best:
                 best[key] = row
         for key, row in best.items():
             peer, ours = row["env_steps_per_s"], row["ours_env_steps_per_s"]
             comparison = ("", "") if ours is None else (format_short(ours), f"{digits(ours / peer)}x")
-            rows.append((*key, f"{row['num_envs']:,}", format_short(peer), *comparison))
-    return table(("library", "task", "method", "replicas", "steps/s", "gpu_envs steps/s", "ratio"), rows)
+            lines.append((*key, f"{row['num_envs']:,}", format_short(peer), *comparison))
+    return table(("library", "task", "method", "replicas", "steps/s", "gpu_envs steps/s", "ratio"), lines)
+
+
+def peers_notes_cuda(_page: Path) -> str:
+    """Return the versions of the libraries on a GPU and its host, and what is missing."""
+    return _peers_notes("peers_cuda")
+
+
+def peers_notes_cpu(_page: Path) -> str:
+    """Return the versions of the libraries on a CPU, and what is missing."""
+    return _peers_notes("peers_cpu")
+
+
+def _peers_notes(file: str) -> str:
+    sections = {name: content["results"] for name, content in document(file)["sections"].items() if name != "ours"}
+    versions: dict[str, list[str]] = {}
+    for content in sections.values():
+        for package, version in content["versions"].items():
+            versions.setdefault(package, []).append(version)
+    text = ", ".join(f"{package} {' and '.join(dict.fromkeys(found))}" for package, found in versions.items())
+    missing = [
+        f"* {content['label']}, {row['task']}, {row['num_envs']:,} replicas: {row['failed']}"
+        for content in sections.values()
+        for row in content["rows"]
+        if "failed" in row
+    ]
+    missing += [f"* {content['label']}: {reason}" for content in sections.values() for reason in content["trouble"]]
+    return "\n".join([f"Versions: {text}.", *(["", "Not measured:", "", *missing] if missing else [])])
+
+
+def envpool_one_core() -> str:
+    """Return the ratios of gpu_envs to EnvPool on one core, on the two machines."""
+    ratios = []
+    for file in ("peers_cuda", "peers_cpu"):
+        rows = document(file)["sections"]["envpool"]["results"]["rows"]
+        fastest = max((row for row in rows if row["cores"] == "one"), key=lambda row: float(row["env_steps_per_s"]))
+        ratios.append(digits(fastest["ours_env_steps_per_s"] / fastest["env_steps_per_s"]))
+    return " and ".join(ratios)
 
 
 def custom(_page: Path) -> str:
     """Return the table of users' environments, compared with built-in ones."""
     cuda, cpu = results("custom_cuda"), results("custom_cpu")
-    labels = {
-        "CartPoleOutside-v1": "CartPole as a user's C++ header, compared with the built-in one",
-        "CartPoleInPython-v1": "the same rules in Python, compared with C++",
-        "Lander-v0": "the tutorial's lander in C++, compared with MountainCar, whose state has the same size",
-        "LanderInPython-v0": "the lander in Python, compared with C++",
-    }
-    rows = []
-    for name, label in labels.items():
-        share = {entry["num_envs"]: percent(entry["share"], 1) for entry in cuda["speed"][name]}
-        on_cpu = percent(cpu["speed"][name][0]["share"], 1)
-        rows.append((label, share[4194304], share[65536], on_cpu))
+    compared = (
+        ("CartPole as a user's C++ header, compared with the built-in one", "CartPoleOutside-v1", "share"),
+        ("the same rules in Python, compared with C++", "CartPoleInPython-v1", "share"),
+        ("the tutorial's lander in C++, compared with MountainCar", "Lander-v0", "share"),
+        ("the same, in bytes per second", "Lander-v0", "share_of_bytes"),
+        ("the lander in Python, compared with C++", "LanderInPython-v0", "share"),
+    )
+    lines = [
+        (label, *(percent(entry[kind], 1) for entry in (*reversed(cuda["speed"][env]), *cpu["speed"][env])))
+        for label, env, kind in compared
+    ]
+    sizes = [f"{entry['num_envs']:,} replicas" for entry in reversed(cuda["speed"]["Lander-v0"])]
     compiled = [
         f"{entry['compile_s']['Lander-v0']:.2f} s ({entry['compile_s']['LanderInPython-v0']:.2f} s)"
         for entry in (cuda, cpu)
     ]
-    rows.append(("compilation of the lander without a cache, C++ (Python)", compiled[0], "", compiled[1]))
-    return table(("environment", "H200, 4 M replicas", "65,536", "one core of an EPYC, 16,384"), rows)
-
-
-def sb3(_page: Path) -> str:
-    """Return the table of SB3's rollouts."""
-    data = results("adapters_cpu", "sb3")
-    labels = {
-        "gpu_envs_ppo": f"`sb3.VecEnv`, {data['num_envs']:,} replicas, with `sb3.PPO`",
-        "stock_ppo": "the same, with Stable-Baselines3's PPO",
-        "dummy": f"`DummyVecEnv`, {data['peers']['dummy']['num_envs']:,} environments",
-        "subproc": f"`SubprocVecEnv`, {data['peers']['subproc']['num_envs']} environments",
-    }
-    rows = []
-    for name, label in labels.items():
-        cells = []
-        for kind in ("fresh", "balancing"):
-            entry = data["collect_rollouts"][kind]
-            cells.append(
-                f"{format_short(entry['steps_per_s'][name])}, {percent(entry['shares'][name]['step_wait'], 1)}"
-            )
-        rows.append((label, *cells))
-    head = ("steps/s, and the share of `step_wait`", "untrained policy: episodes of 22 steps")
-    return table((*head, "balancing policy: 500 steps"), rows)
-
-
-def libraries(_page: Path) -> str:
-    """Return the table of the loops of TorchRL, skrl and rsl_rl."""
-    data = results("adapters_cuda", "torch_libraries")["libraries"]
-    labels = {
-        ("torchrl", "rollout"): "TorchRL, `rollout`, random actions",
-        ("torchrl", "collector"): "TorchRL, collector",
-        ("skrl", "skrl_ppo"): "skrl, its PPO",
-        ("skrl", "gpu_envs_ppo"): "skrl, `skrl.PPO` of the adapter",
-        ("rsl_rl", "ppo"): "rsl_rl, its PPO",
-    }
-    rows = []
-    for (library, loop), label in labels.items():
-        entry = data[library]["loops"][loop]
-        constants = "; ".join(f"{us:,.0f}" for us in entry["yardsticks_us"].values())
-        more = "; ".join(percent(share) for share in entry["overheads"].values())
-        rows.append((label, f"{entry['ours_us']:,.0f}", constants, more))
-    return table(("loop", "with our environment", "with constants", "overhead above constants and the bare step"), rows)
+    label = "compilation of the lander without a cache, C++ (Python)"
+    lines.append((label, compiled[0], *[""] * (len(sizes) - 1), compiled[1]))
+    on_cpu = f"one core of an {device('custom_cpu')}, {cpu['speed']['Lander-v0'][0]['num_envs']:,} replicas"
+    return table(("environment", *(f"{device('custom_cuda')}, {size}" for size in sizes), on_cpu), lines)
 
 
 def particles(_page: Path) -> str:
     """Return the table of training in the particle environments, compared with JaxMARL."""
-    rows, ippo = [], results("training_cuda", "ippo")
+    lines, ippo = [], results("training_cuda", "ippo")
     for env_id, ours in results("training_cuda", "particles").items():
-        for library, entry in {"ours": ours, "JaxMARL's IPPO": ippo[env_id]}.items():
+        for library, section, entry in (("ours", "particles", ours), ("JaxMARL's IPPO", "ippo", ippo[env_id])):
             if "skipped" in entry:
                 continue
             runs = entry["runs"]
@@ -124,17 +124,18 @@ def particles(_page: Path) -> str:
             reached, seconds = f"{entry['reached']} of {len(runs)}", statistics.median(run["seconds"] for run in runs)
             returns = (f"{entry['random']:.2f}", f"{ends[0]:.2f}, {ends[-1]:.2f}")
             until = digits(statistics.median(first)) if first else ""
-            rows.append((f"{env_id}, {ours['metric']}", library, *returns, reached, digits(seconds), until))
-    head = ("environment", "library", "random", "minimum and maximum", "seeds that reach the target", "training, s")
-    return table((*head, "time to the target, s"), rows)
+            where = device("training_cuda", section)
+            lines.append((f"{env_id}, {ours['metric']}", library, where, *returns, reached, digits(seconds), until))
+    head = ("environment", "library", "GPU", "random", "minimum and maximum", "seeds that reach the target")
+    return table((*head, "training, s", "time to the target, s"), lines)
 
 
 GENERATORS: Mapping[str, Callable[[Path], str]] = {
     "peers-cuda": peers_cuda,
     "peers-cpu": peers_cpu,
-    "custom": custom,
-    "sb3": sb3,
-    "libraries": libraries,
+    "peers-notes-cuda": peers_notes_cuda,
+    "peers-notes-cpu": peers_notes_cpu,
     "particles": particles,
+    "custom": custom,
 }
 """Generators by the name of their block in the pages."""

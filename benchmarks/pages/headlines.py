@@ -4,7 +4,9 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages.figures import document, results
+from benchmarks.pages.comparisons import envpool_one_core
+from benchmarks.pages.results import document, results
+from benchmarks.pages.steps import compile_range, graph_step_us, step_us
 from benchmarks.pages.tables import table
 from benchmarks.record import format_short
 
@@ -30,7 +32,8 @@ def speeds(page: Path) -> str:
     sections, rows = document("peers_cuda")["sections"], []
     for label, (section, variant) in LIBRARIES.items():
         kind = {"task": "CartPole-v1", "variant": variant, "device": "cpu" if "NumPy" in label else "cuda"}
-        of_kind = [row for row in sections[section]["results"]["rows"] if kind.items() <= row.items()]
+        rows_of_section = sections[section]["results"]["rows"]
+        of_kind = [row for row in rows_of_section if kind.items() <= row.items() and "failed" not in row]
         single = max(row["env_steps_per_s"] for row in of_kind if row["way"] in ("host", "step"))
         fused = [row["env_steps_per_s"] for row in of_kind if row["way"] == "fused"]
         rows.append((label, format_short(single), format_short(max(fused)) if fused else ""))
@@ -46,6 +49,10 @@ def _seconds_to_solve() -> str:
 
 FIGURES: Mapping[str, tuple[Callable[[], str], str]] = {
     "cartpole-seconds": (_seconds_to_solve, "benchmarks.md#training-on-a-gpu"),
+    "step-us": (lambda: f"{step_us()} us", "benchmarks.md#steps-on-a-gpu"),
+    "graph-step-us": (lambda: f"{graph_step_us()} us", "benchmarks.md#steps-on-a-gpu"),
+    "compile-seconds": (compile_range, "benchmarks.md#compilation"),
+    "envpool-ratios": (lambda: f"{envpool_one_core()} times", "benchmarks.md#peers-on-a-gpu"),
 }
 """Figures of sentences: their text, and the place of the measurement in ``docs/``."""
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages.figures import results
+from benchmarks.pages.results import results
 from benchmarks.pages.tables import digits, percent, table
 
 
@@ -25,7 +25,7 @@ def _updates(document: str, columns: Mapping[str, str]) -> str:
         (
             f"{entry['batch']:,}",
             " x ".join(map(str, entry["hidden"])),
-            *(digits(entry["updates_per_s"][name]) for name in columns.values()),
+            *(digits(rates[name]) if name in (rates := entry["updates_per_s"]) else "" for name in columns.values()),
         )
         for entry in results(document, "updates").values()
     ]
@@ -72,18 +72,21 @@ def algorithms(_page: Path) -> str:
     )
 
 
-def race_cpu(_page: Path) -> str:
-    """Return the table of the time until SAC solves Pendulum on a CPU, compared with other libraries."""
-    return _race("training_cpu")
+def efficiency(_page: Path) -> str:
+    """Return the table of the returns of SAC with SB3's settings after some numbers of steps, compared with SB3."""
+    data = results("training_cpu", "efficiency")
+    rows = []
+    for name, library in (("ours", "gpu_envs"), ("sb3", "Stable-Baselines3")):
+        returns = [run["returns"] for run in data[name] if "returns" in run]
+        if returns:
+            means = (f"{statistics.mean(of_seeds):.0f}" for of_seeds in zip(*returns, strict=True))
+            rows.append((library, str(len(returns)), *means))
+    return table(("mean return", "seeds", *(f"after {steps:,} steps" for steps in data["steps"])), rows)
 
 
-def race_cuda(_page: Path) -> str:
-    """Return the table of the time until SAC solves Pendulum on a GPU."""
-    return _race("training_cuda")
-
-
-def _race(document: str) -> str:
-    race, rows = results(document, "race"), []
+def race(_page: Path) -> str:
+    """Return the table of the time until SAC solves Pendulum on a GPU, compared with other libraries."""
+    race, rows = results("training_cuda", "race"), []
     for name, library in {
         "ours": "gpu_envs",
         "sbx": "SBX (JAX)",
@@ -103,7 +106,7 @@ GENERATORS: Mapping[str, Callable[[Path], str]] = {
     "updates-cuda": updates_cuda,
     "replay": replay,
     "algorithms": algorithms,
-    "race-cpu": race_cpu,
-    "race-cuda": race_cuda,
+    "efficiency": efficiency,
+    "race": race,
 }
 """Generators by the name of their block in the pages."""

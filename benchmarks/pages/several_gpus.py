@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.pages.figures import results
+from benchmarks.pages.results import results
 from benchmarks.pages.tables import percent, table
 from benchmarks.record import format_short
 
@@ -52,5 +52,53 @@ def sums(_page: Path) -> str:
     )
 
 
-GENERATORS: Mapping[str, Callable[[Path], str]] = {"gpus": gpus, "sums": sums}
+EXCHANGES = {
+    "8, one machine": (5.0, "two GPUs measured, and the writes to seven others"),
+    "64, eight machines": (70.0, "46 us published for two machines (NVIDIA/nccl issue 1244), and a longer way"),
+    "512": (100.0, "an assumption"),
+}
+"""Assumed microseconds of an exchange between all GPUs, by their number, and the reason."""
+
+MESSAGES = 2
+"""Exchanges of a horizon besides its minibatches'."""
+
+
+def model(_page: Path) -> str:
+    """Return the modelled efficiency of many GPUs: an iteration's share of its time with exchanges of gradients."""
+    measured, seconds = results("training_cuda", "gpus"), {}
+    for epochs in (1, 4):
+        run = measured["trained"][f"cartpole_65536_{epochs}"]
+        samples = run["settings"]["num_envs"] * run["settings"]["horizon"]
+        exchanges = run["settings"]["minibatches"] * epochs + MESSAGES
+        seconds[epochs] = (samples * measured["gpus"] / run["alone"], exchanges)
+    rows = [
+        (
+            number,
+            f"{us:.0f} us: {reason}",
+            *(percent(alone / (alone + 1e-6 * us * exchanges)) for alone, exchanges in seconds.values()),
+        )
+        for number, (us, reason) in EXCHANGES.items()
+    ]
+    heads = [f"with {epochs} epoch{'s' * (epochs > 1)}: {1e3 * s:.2f} ms alone" for epochs, (s, _) in seconds.items()]
+    return table(("GPUs", "assumed time of an exchange", *heads), rows)
+
+
+def batch_sizes(_page: Path) -> str:
+    """Return the table of updates and steps until CartPole is solved, by the size of the batch."""
+    rows = []
+    for entry in results("training_cpu", "batch_sizes").values():
+        setting = entry["settings"]
+        medians = (statistics.median(run[kind] for run in entry["runs"]) for kind in ("updates", "steps"))
+        cells = (f"{setting['num_envs']:,}", setting["learning_rate"], str(setting["minibatches"]))
+        rows.append((*cells, f"{entry['solved']} of {entry['seeds']}", *(f"{median:,.0f}" for median in medians)))
+    head = ("total replicas", "learning rate", "minibatches", "seeds that reach 475")
+    return table((*head, "median of updates", "of steps"), rows)
+
+
+GENERATORS: Mapping[str, Callable[[Path], str]] = {
+    "gpus": gpus,
+    "sums": sums,
+    "gpus-model": model,
+    "batch-sizes": batch_sizes,
+}
 """Generators by the name of their block in the pages."""

@@ -83,7 +83,7 @@ def main() -> None:
         log(f"{peer.label}{''.join(f': {error}' for error in peer_results.errors)}")
         for row in results["rows"]:
             log(format_row(row))
-        if options.replicas is None:
+        if options.replicas is None and results["rows"]:  # without rows the file keeps the peer's results
             record.merge(f"peers_{device}", {name: results}, options.commit, gpu, "peers")
     if our_results.errors or any("failed" in line for line in our_results.lines.values()):
         sys.exit(f"ours: {'; '.join(our_results.errors) or 'some work failed'}")

@@ -106,6 +106,9 @@ def bars_of(sections: Mapping[str, Any], group: BarGroup) -> list[Bar]:
             if bar.name not in fastest or fastest[bar.name].rate < bar.rate:
                 fastest[bar.name] = bar
     peers = [bar for bar in fastest.values() if bar.ratio is not None]
+    if peers and len(peers) == len(fastest):  # gpu_envs was measured again since, without these workloads
+        rate = max(bar.rate * (bar.ratio or 0) for bar in peers)
+        fastest["gpu_envs"] = Bar("gpu_envs", rate, None)
     return sorted(fastest.values(), key=lambda bar: bar.rate) if peers else []
 
 

@@ -31,6 +31,7 @@ from benchmarks.training.plan import TrainingPlan
 SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "solve": solving.solve,
     "shell": solving.shell,
+    "batch_sizes": solving.batch_sizes,
     "throughput": speed.throughput,
     "sampler": speed.sampler,
     "acting": speed.acting,
@@ -88,6 +89,9 @@ def main() -> None:
         except Exception:  # noqa: BLE001  # a failure is reported and must not stop the other sections
             traceback.print_exc()
             failed.append(name)
+            continue
+        if "skipped" in results:  # the file keeps its results
+            log(f"{name}: skipped: {results['skipped']}")
             continue
         log(f"wrote {record.merge(f'training_{device}', {name: results}, options.commit, gpu)}: {name}")
     if failed:

@@ -30,7 +30,7 @@ OTHER_PRESETS: Mapping[tuple[str, str], tuple[str, float, int]] = {
     ("MountainCarContinuous-v0", "ddpg"): ("agent", 93.0, 5),
     ("CartPole-v1", "pqn"): ("agent", 475.0, 10),
     ("Acrobot-v1", "pqn"): ("agent", -80.0, 5),
-    ("MountainCar-v0", "pqn"): ("agent", -110.0, 5),
+    ("MountainCar-v0", "pqn"): ("agent", -110.0, 10),
     ("TagGridWorld-v0", "pqn-taggers"): ("tagger", 60.0, 5),
     ("TagContinuous-v0", "sac-taggers"): ("tagger", 75.0, 5),
     ("TagContinuous-v0", "sac-runners"): ("runner", 250.0, 5),

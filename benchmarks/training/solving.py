@@ -33,6 +33,10 @@ JAX_SETTINGS: Mapping[str, tuple[Mapping[str, float | str], ...]] = {
 """Settings of the JAX peer to try on each device, as differences from its defaults; the fastest counts, and from the
 shell the first. They come from a search on a CPU."""
 
+BATCHES = ((512, "0:0.004,1:0", 8), (1024, "0:0.004,1:0", 8), (1024, "0:0.0057,1:0", 8), (1024, "0:0.004,1:0", 16))
+"""Total replicas, learning rates and minibatches to compare: the preset's, and twice as many replicas."""
+BATCH_SEEDS = 5
+
 SHELL_RUNS = 5
 """Number of measured processes, with one seed each."""
 
@@ -55,12 +59,24 @@ def solve(plan: TrainingPlan) -> dict[str, Any]:
     }
 
 
-def solve_once(plan: TrainingPlan, seed: int) -> dict[str, Any]:
-    """Train one seed; ``seconds`` is the time of ``run``, which starts with an idle device."""
+def batch_sizes(plan: TrainingPlan) -> dict[str, Any]:
+    """Count updates and steps until the target, for different numbers of replicas and minibatches."""
+    results = {}
+    for num_envs, learning_rate, minibatches in BATCHES:
+        settings = {"num_envs": num_envs, "learning_rate": learning_rate, "minibatches": minibatches}
+        runs = [solve_once(plan, seed, settings) for seed in range(min(BATCH_SEEDS, plan.seeds))]
+        name = f"{num_envs}_{learning_rate}_{minibatches}"
+        results[name] = {"settings": settings, **summary(runs, TARGET)}
+        plan.log(f"CartPole, {settings}: {[run['updates'] for run in runs]} updates; {format_summary(results[name])}")
+    return results
+
+
+def solve_once(plan: TrainingPlan, seed: int, settings: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """Train one seed, with settings besides the preset's; ``seconds`` is the time of ``run``, from an idle device."""
     from gpu_envs.training import Run, Trainer
 
     run_settings = {"target_return": TARGET, "seed": seed, "device": plan.device, "run_dir": ""}
-    trainer = Trainer(Run.from_flat({"env": ENV} | dict(preset(ENV)) | run_settings))
+    trainer = Trainer(Run.from_flat({"env": ENV} | dict(preset(ENV)) | run_settings | dict(settings)))
     start = time.perf_counter()
     trainer.prepare()
     wait_function(plan.device)()

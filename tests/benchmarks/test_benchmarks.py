@@ -239,13 +239,11 @@ def test_the_command_writes_a_section_for_each(
     monkeypatch.setattr(sys, "argv", words)
     peers_main.main()
     sections = json.loads((results / "peers_cpu.json").read_text())["sections"]
-    assert list(sections) == ["ours", "gymnasium", "absent", "numba"]
+    assert list(sections) == ["ours", "gymnasium"]
     assert all(section["commit"] == "c0ffee" for section in sections.values())
     assert sections["ours"]["command"].startswith("python -m benchmarks.peers --device cpu")
     found = {name: section["results"] for name, section in sections.items()}
     assert all(set(section) == {"label", "versions", "rows", "trouble"} for section in found.values())
-    assert found["absent"]["trouble"] == ["not installed: pip install no-such-package"]
-    assert found["numba"]["trouble"] == ["needs a CUDA device"]
     assert found["gymnasium"]["versions"]["gymnasium"]
     (measured,) = found["gymnasium"]["rows"]
     assert set(measured) == MEASURED
@@ -254,7 +252,7 @@ def test_the_command_writes_a_section_for_each(
     assert measured["ours_env_steps_per_s"] == same["env_steps_per_s"] > 0
     printed = capsys.readouterr().out
     assert "Numba-CUDA: needs a CUDA device" in printed
-    assert "Absent: not installed" in printed
+    assert "Absent: not installed: pip install no-such-package" in printed
 
     before = (results / "peers_cpu.json").read_text()
     monkeypatch.setattr(sys, "argv", [*words, "--only", "absent", "--replicas", "4"])

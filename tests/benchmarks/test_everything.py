@@ -12,14 +12,18 @@ from benchmarks.peers.workloads import PEERS
 from benchmarks.training import __main__ as training
 
 PARSERS = {"training": training.parser, "peers": peers.parser, "adapters": adapters.parser}
+FILES = {"throughput": ("throughput", "scaling"), "custom": ("custom",)}
+"""Files, without the device, of commands whose files have no sections."""
 
 
 def test_every_section_is_measured() -> None:
     measured: set[tuple[str, str, str]] = set()
-    for command in (command for commands in everything.PARTS.values() for command in commands):
+    for needs, command in ((part.needs, command) for part in everything.PARTS for command in part.commands):
         module, *arguments = command.split()
         device = arguments[arguments.index("--device") + 1]
+        assert (device == "cpu") == (needs == everything.CPU)
         if module not in PARSERS:
+            measured |= {(name, device, "") for name in FILES[module]}
             continue
         options = PARSERS[module]().parse_args(arguments)
         default = {"peers": tuple(PEERS), "adapters": adapters.DEFAULT_SECTIONS[device], "training": ()}[module]
@@ -29,7 +33,7 @@ def test_every_section_is_measured() -> None:
     for name, _ in everything.commits():
         file, _, section = name.partition(" ")
         module, _, device = file.removesuffix(".json").rpartition("_")
-        assert not section or section == "ours" or (module, device, section) in measured, name
+        assert section == "ours" or (module, device, section) in measured, name
 
 
 def test_a_part_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +44,7 @@ def test_a_part_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch, capsy
         return subprocess.CompletedProcess(words, len(started) % 2)
 
     monkeypatch.setattr(subprocess, "run", run)
-    number = list(everything.PARTS).index("one GPU: steps") + 1
+    number = [part.commands[0] for part in everything.PARTS].index("throughput --device cuda") + 1
     assert everything.run_part(number, ["--commit", "abc"]) == 1
     assert [words[1] for words in started] == ["benchmarks.throughput", "benchmarks.custom"]
     assert all(words[-2:] == ["--commit", "abc"] for words in started)
@@ -50,5 +54,7 @@ def test_a_part_continues_after_a_failure(monkeypatch: pytest.MonkeyPatch, capsy
 def test_results_of_other_commits_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     everything.list_parts()
     out = capsys.readouterr().out
-    assert all(f"{name}: " in out for name in everything.PARTS)
+    for number, part in enumerate(everything.PARTS, 1):
+        heading = out.index(f"On {part.needs}:")
+        assert heading < out.index(f"{number:4}  {part.measures}") < out.index(part.commands[-1], heading)
     assert f"of {len(list(everything.commits()))} results are of commit" in out

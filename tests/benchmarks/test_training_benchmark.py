@@ -12,7 +12,8 @@ import pytest
 from peer_games import assert_same_game
 
 from benchmarks import record
-from benchmarks.pages import comparisons, figures
+from benchmarks.pages import comparisons
+from benchmarks.pages import training as training_pages
 from benchmarks.peers import process
 from benchmarks.training import drawn, learning, particles, plan, race, worlds
 
@@ -155,14 +156,14 @@ def test_tag_is_trained_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(learning, "EPISODES", 32)
     here = plan.TrainingPlan("cpu", seeds=2, rounds=1, seconds=1.0, jax_python="", sb3_python="", log=lambda _: None)
     measured = learning.tag(here)
-    monkeypatch.setattr(figures, "results", lambda *_: measured)
+    monkeypatch.setattr(training_pages, "results", lambda *_: measured)
     for team in presets:
         assert list(measured[env][team]["runs"]) == ["kernels"]
         runs = measured[env][team]["runs"]["kernels"]
         assert [run["seed"] for run in runs] == [0, 1]
         assert all(0 < run["curve"][-1][0] <= run["seconds"] for run in runs)
         lasted = sorted(run["evaluated"]["length"] for run in runs)
-        assert f" {lasted[0]:.1f}, {lasted[1]:.1f} after " in figures.tag_learning(Path())
+        assert f" {lasted[0]:.1f}, {lasted[1]:.1f} after " in training_pages.tag_learning(Path())
         assert lasted[0] < lasted[1]
     json.dumps(measured, allow_nan=False)
 
@@ -243,8 +244,9 @@ def test_the_particles_table_contains_the_measured_libraries(monkeypatch: pytest
     theirs = {"random": 2.1, "reached": 1, "runs": runs}
     sections = {"particles": {"A": ours, "B": ours}, "ippo": {"A": theirs, "B": {"skipped": "no device"}}}
     monkeypatch.setattr(comparisons, "results", lambda _, section: sections[section])
+    monkeypatch.setattr(comparisons, "device", lambda _, section: f"GPU of {section}")
     assert comparisons.particles(Path()).splitlines()[2:] == [
-        "| A, distance | ours | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
-        "| A, distance | JaxMARL's IPPO | 2.10 | 0.70, 0.90 | 1 of 2 | 60 | 12 |",
-        "| B, distance | ours | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
+        "| A, distance | ours | GPU of particles | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
+        "| A, distance | JaxMARL's IPPO | GPU of ippo | 2.10 | 0.70, 0.90 | 1 of 2 | 60 | 12 |",
+        "| B, distance | ours | GPU of particles | 2.00 | 0.50, 0.50 | 1 of 1 | 0.6 | |",
     ]
