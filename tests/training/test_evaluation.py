@@ -162,6 +162,11 @@ def test_evaluating_a_run_matches_evaluating_its_trainer(env: str, tmp_path: Pat
     for greedy in (True, False):
         found = evaluate(run, episodes=12, greedy=greedy, device=device, num_envs=4)
         assert found == trainer.evaluate(12, greedy=greedy, num_envs=4)
+        policies = load_policies(run, device=device, policies=others.get("policies"))
+        own_env = policies.make(4, autoreset_mode="SameStep")
+        again = gpu_envs.evaluate(policies.acting_in(own_env, greedy=greedy), own_env, episodes=12, seed=policies.seed)
+        assert again == found
+        assert_same_bits([each.returns for each in again.values()], [each.returns for each in found.values()])
     assert evaluate(run, episodes=12, device=device, seed=5) != evaluate(run, episodes=12, device=device, seed=6)
 
 
@@ -258,6 +263,8 @@ def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiation
         observations, *_, infos = env.step(act(observations))
     returns = {role: each.double().mean().item() for role, each in infos["episode"]["r"].items()}
     assert returns == {role: pytest.approx(each.mean, rel=1e-12) for role, each in found.items()}
+    act = policies.acting_in(env, greedy=greedy, seed=5)
+    assert gpu_envs.evaluate(act, env, episodes=6, seed=5) == found
 
 
 @pytest.mark.parametrize("settings", [{}, {"algorithm": "td3", "gradient_steps": 2, "exploration": "ou"}])
