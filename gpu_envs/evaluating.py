@@ -165,9 +165,8 @@ def evaluate(
         _refuse_arguments(env, {"num_envs": num_envs, "output": output} | params, device)
     torch = sys.modules.get("torch")
     with torch.no_grad() if torch is not None else contextlib.nullcontext():
-        return _evaluate(
-            policy or RandomActions(env, number), env, episodes, derived_seed(number, "evaluation"), progress
-        )
+        act = RandomActions(env, number) if policy is None else policy
+        return _evaluate(act, env, episodes, derived_seed(number, "evaluation"), progress)
 
 
 _SB3_POLICY = "lambda observations: model.predict(observations, deterministic=True)[0]"
@@ -210,7 +209,9 @@ def _evaluate(policy: Callable[..., Any], env: Any, episodes: int, seed: int, pr
             by_role.split(base.episode_return), by_role.split(base.episode_length), base.episode_metrics
         )
 
-    return play_episodes(base, episodes, step, progress)
+    evaluations = play_episodes(base, episodes, step, progress)
+    base.check()  # of actions on a GPU, invalid ones are reported only here
+    return evaluations
 
 
 @final

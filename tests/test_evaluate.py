@@ -59,9 +59,9 @@ def play_by_hand(env_id: str, policy: Any, **params: Any) -> dict[str, dict[str,
             while running:
                 observations, rewards, terminations, truncations, _ = env.step(policy(observations))
                 ended = {r: by_role(terminations)[r] | by_role(truncations)[r] for r in by_role(rewards)}
-                for role, values in by_role(rewards).items():
-                    sums[role] = sums.get(role, 0) + values[0].astype(float)
-                    steps[role] = steps.get(role, np.ones(values.shape[1], int)) + ~ended[role][0]
+                for role, (agents_rewards,) in by_role(rewards).items():
+                    sums[role] = sums.get(role, 0) + agents_rewards.astype(float)
+                    steps[role] = steps.get(role, np.ones(len(agents_rewards), int)) + ~ended[role][0]
                 running = not all(each.all() for each in ended.values())
             for kind, values in (("returns", sums), ("lengths", steps), ("metrics", env.episode_metrics)):
                 for name, value in values.items():
@@ -110,7 +110,7 @@ def test_policies_are_called_with_masks(device: str) -> None:
     """In the corridor, choice ``5 place + 2`` leads on, ``5 place + 4`` stays, and any other gives -1."""
 
     def walk(observations: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        onward = (observations.argmax(1) * 5 + 2) % CHOICES
+        onward: np.ndarray = (observations.argmax(1) * 5 + 2) % CHOICES
         assert (masks.sum(1) == 2).all()
         assert (masks[np.arange(len(masks)), onward] == 1).all()
         return onward
