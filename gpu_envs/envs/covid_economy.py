@@ -74,6 +74,8 @@ def _max_income(params: Mapping[str, Any]) -> np.ndarray:
 
 ILL, OUT_OF_WORK, STRICT, MARK = (192, 57, 43), (36, 113, 163), (150, 150, 150), (90, 90, 90)
 
+LEGEND = {"stringency": STRICT, "infected (10 times the share)": ILL, "unemployed (5 times the share)": OUT_OF_WORK}
+
 
 def _draw(state: State, params: Params) -> Picture:
     """Draws, in each replica, three bars per state: stringency and the scaled shares of infected and unemployed."""
@@ -164,5 +166,5 @@ COVID_ECONOMY = TeamSpec(
     max_episode_steps=lambda params: int(params["episode_length"]),
     longest_episode=WINDOW,
     action_mask=True,
-    drawing=Drawing(_draw, size=(800, 400), frames_a_second=20),
+    drawing=Drawing(_draw, size=(800, 400), frames_a_second=20, legend=LEGEND),
 )

@@ -131,24 +131,28 @@ class Discs:
     """Index of the first disc, among agents or among landmarks."""
     count: Callable[[Params], int]
     """Number of discs."""
+    name: str
+    """Name in the legend; empty for none."""
     landmarks: bool = False
 
 
-def agents(colour: Colour, size: float | str, first: int | str, count: int | str) -> Discs:
+def agents(colour: Colour, size: float | str, first: int | str, count: int | str, name: str = "") -> Discs:
     """Return discs of agents; integers may be names of parameters."""
-    return Discs(colour, size, _number(first), _number(count))
+    return Discs(colour, size, _number(first), _number(count), name)
 
 
-def marks(colour: Colour, size: float | str, first: int | str | Callable[[Params], int], count: int | str) -> Discs:
+def marks(
+    colour: Colour, size: float | str, first: int | str | Callable[[Params], int], count: int | str, name: str = ""
+) -> Discs:
     """Return discs of landmarks; integers may be names of parameters."""
-    return Discs(colour, size, first if callable(first) else _number(first), _number(count), landmarks=True)
+    return Discs(colour, size, first if callable(first) else _number(first), _number(count), name, landmarks=True)
 
 
 def _number(value: int | str) -> Callable[[Params], int]:
     return lambda params: int(params[value]) if isinstance(value, str) else value
 
 
-def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> Drawing:
+def drawing(*groups: Discs, goals: bool = False, words: int = 0, speakers: tuple[int, ...] = ()) -> Drawing:
     """Return a drawing of discs, golden dots on goals, and below them a row of dots for each speaker.
 
     ``groups`` are ordered from back to front; ``words`` is a number; ``speakers`` are indices of agents.
@@ -168,11 +172,12 @@ def drawing(*groups: Discs, words: int = 0, speakers: tuple[int, ...] = ()) -> D
             size = params[group.size] if isinstance(group.size, str) else group.size
             if of.shape[1]:
                 shapes += _octagons(of * zoom[:, None, None], size * scale, group.colour)
-        if "goal" in state and there:
+        if goals and there:
             shapes += _goals(state["goal"], marks * zoom[:, None, None])
         return Picture((-REACH, -REACH, REACH, REACH), (*shapes, *_words(state, words, speakers)))
 
-    return Drawing(draw_particles, size=(500, 500), frames_a_second=10)
+    legend = {group.name: group.colour for group in reversed(groups) if group.name} | ({"goal": GOLD} if goals else {})
+    return Drawing(draw_particles, size=(500, 500), frames_a_second=10, legend=legend)
 
 
 OCTAGON = np.array([[np.cos(turn), np.sin(turn)] for turn in np.arange(8) * np.pi / 4])

@@ -53,6 +53,8 @@ SAVED, MITIGATED, MARK, HOT, COLD = (36, 113, 163), (39, 134, 82), (120, 120, 12
 HOTTEST = 6.0
 """Degrees at which the thermometer is full."""
 
+LEGEND = {"savings rate": SAVED, "mitigation rate": MITIGATED, "temperature of the air": HOT}
+
 
 def _draw(state: State, params: Params) -> Picture:
     """Draws, in each replica, two bars per region (savings and mitigation rates) and a thermometer of the air."""
@@ -188,7 +190,7 @@ def rice_n(table: Mapping[str, Any], id: str = "RiceN-v0") -> TeamSpec:
         },
         action_mask=True,
         active_heads=True,
-        drawing=Drawing(_draw, size=(500, 500), frames_a_second=4),
+        drawing=Drawing(_draw, size=(500, 500), frames_a_second=4, legend=LEGEND),
     )
 
 

@@ -16,5 +16,7 @@ SIMPLE = TeamSpec(
     start_fields=particles.START_FIELDS,
     start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
-    drawing=particles.drawing(particles.marks(particles.RED, 0.05, 0, 1), particles.agents(particles.DARK, 0.05, 0, 1)),
+    drawing=particles.drawing(
+        particles.marks(particles.RED, 0.05, 0, 1, "landmark"), particles.agents(particles.DARK, 0.05, 0, 1, "agent")
+    ),
 )

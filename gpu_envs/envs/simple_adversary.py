@@ -37,8 +37,9 @@ SIMPLE_ADVERSARY = TeamSpec(
     start_rule=particles.start_rule("N"),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
-        particles.marks(particles.DARK, 0.08, 0, "N"),
-        particles.agents(particles.BLUE, 0.15, 1, "N"),
-        particles.agents(particles.RED, 0.15, 0, 1),
+        particles.marks(particles.DARK, 0.08, 0, "N", "landmark"),
+        particles.agents(particles.BLUE, 0.15, 1, "N", "agent"),
+        particles.agents(particles.RED, 0.15, 0, 1, "adversary"),
+        goals=True,
     ),
 )

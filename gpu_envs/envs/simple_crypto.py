@@ -27,9 +27,10 @@ SIMPLE_CRYPTO = TeamSpec(
     start_rule=particles.start_rule(MESSAGES),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
-        particles.marks(particles.GREY, 0.05, 0, MESSAGES),
-        particles.agents(particles.DARK, 0.05, 1, 2),
-        particles.agents(particles.RED, 0.05, 0, 1),
+        particles.marks(particles.GREY, 0.05, 0, MESSAGES, "message"),
+        particles.agents(particles.DARK, 0.05, 1, 2, "alice and bob"),
+        particles.agents(particles.RED, 0.05, 0, 1, "eve"),
+        goals=True,
         words=WORDS,
         speakers=(0, 1, 2),
     ),

@@ -34,7 +34,8 @@ SIMPLE_PUSH = TeamSpec(
     drawing=particles.drawing(
         particles.marks(particles.GREEN, 0.05, 0, 1),
         particles.marks(particles.BLUE, 0.05, 1, 1),
-        particles.agents(particles.RED, "agent_size", 0, 1),
-        particles.agents(particles.DARK, "agent_size", 1, 1),
+        particles.agents(particles.RED, "agent_size", 0, 1, "adversary"),
+        particles.agents(particles.DARK, "agent_size", 1, 1, "agent"),
+        goals=True,
     ),
 )

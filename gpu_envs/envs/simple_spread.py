@@ -41,6 +41,7 @@ SIMPLE_SPREAD = TeamSpec(
     start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
-        particles.agents(particles.BLUE, "agent_size", 0, "N"), particles.marks(particles.DARK, 0.05, 0, "N")
+        particles.agents(particles.BLUE, "agent_size", 0, "N", "agent"),
+        particles.marks(particles.DARK, 0.05, 0, "N", "landmark"),
     ),
 )

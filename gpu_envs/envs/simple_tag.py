@@ -51,8 +51,8 @@ SIMPLE_TAG = TeamSpec(
     start_rule=particles.start_rule(),
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
-        particles.marks(particles.DARK, "obstacle_size", 0, "num_obstacles"),
-        particles.agents(particles.RED, "adversary_size", 0, "num_adversaries"),
-        particles.agents(particles.GREEN, "agent_size", "num_adversaries", "num_good"),
+        particles.marks(particles.DARK, "obstacle_size", 0, "num_obstacles", "obstacle"),
+        particles.agents(particles.RED, "adversary_size", 0, "num_adversaries", "adversary"),
+        particles.agents(particles.GREEN, "agent_size", "num_adversaries", "num_good", "agent"),
     ),
 )

@@ -53,12 +53,12 @@ SIMPLE_WORLD_COMM = TeamSpec(
     max_episode_steps=particles.limit,
     drawing=particles.drawing(
         particles.marks(
-            particles.LEAVES, "forest_size", lambda p: int(p["num_obstacles"] + p["num_food"]), "num_forests"
+            particles.LEAVES, "forest_size", lambda p: int(p["num_obstacles"] + p["num_food"]), "num_forests", "forest"
         ),
-        particles.marks(particles.DARK, "obstacle_size", 0, "num_obstacles"),
-        particles.marks(particles.BLUE, "food_size", "num_obstacles", "num_food"),
-        particles.agents(particles.RED, "adversary_size", 0, "num_adversaries"),
-        particles.agents(particles.GREEN, "agent_size", "num_adversaries", "num_good"),
+        particles.marks(particles.DARK, "obstacle_size", 0, "num_obstacles", "obstacle"),
+        particles.marks(particles.BLUE, "food_size", "num_obstacles", "num_food", "food"),
+        particles.agents(particles.RED, "adversary_size", 0, "num_adversaries", "adversary"),
+        particles.agents(particles.GREEN, "agent_size", "num_adversaries", "num_good", "agent"),
         words=WORDS,
         speakers=(0,),
     ),

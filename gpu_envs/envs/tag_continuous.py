@@ -70,6 +70,9 @@ ARROW = np.array([[1.0, 0.0], [-0.7, 0.6], [-0.7, -0.6]])
 """Shape of an agent that heads along the x-axis."""
 SIZE, MARGIN = 0.0125, 0.03
 """Size of an agent, and margin around the square, whose side is 1."""
+PIXELS = 5
+"""Minimum size of an agent in pixels."""
+LEGEND = {"tagger": TAGGER, "reach of a tagger": REACH, "runner": RUNNER, "tagged runner": GONE}
 
 
 def _draw(state: State, params: Params) -> Picture:
@@ -83,10 +86,10 @@ def _draw(state: State, params: Params) -> Picture:
         (-MARGIN, -MARGIN, 1 + MARGIN, 1 + MARGIN),
         (
             line(box(0, 0, 1, 1)[[0, 1, 2, 3, 0]], 0.004, GONE),
-            *(line(stroke, SIZE / 4, GONE, gone) for stroke in strokes),
+            *(line(stroke, SIZE / 4, GONE, gone, min_radius=PIXELS / 2) for stroke in strokes),
             *discs(at(x, y)[:, :taggers], params["tagging_distance"], REACH, ~gone[:, :taggers]),
-            polygon(arrows[:, taggers:], RUNNER, ~gone[:, taggers:]),
-            polygon(arrows[:, :taggers], TAGGER, ~gone[:, :taggers]),
+            polygon(arrows[:, taggers:], RUNNER, ~gone[:, taggers:], min_radius=PIXELS),
+            polygon(arrows[:, :taggers], TAGGER, ~gone[:, :taggers], min_radius=PIXELS),
         ),
     )
 
@@ -156,5 +159,5 @@ TAG_CONTINUOUS = TeamSpec(
     start_fields=("x", "y", "heading"),
     start_rule=_start_rule,
     max_episode_steps=lambda params: int(params["episode_length"]),
-    drawing=Drawing(_draw, size=(500, 500), frames_a_second=20),
+    drawing=Drawing(_draw, size=(500, 500), frames_a_second=20, legend=LEGEND),
 )

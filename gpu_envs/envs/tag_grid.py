@@ -33,6 +33,7 @@ MAX_CELLS = 40
 """Agents in larger grids are drawn as large as in a grid of this length, so that they stay visible."""
 MARGIN = 0.01
 """Margin around the grid, whose side is 1."""
+LEGEND = {"tagger": TAGGER, "runner": RUNNER, "caught runner": GONE}
 
 
 def _draw(state: State, params: Params) -> Picture:
@@ -94,5 +95,5 @@ TAG_GRID_WORLD = TeamSpec(
     start_fields=("x", "y"),
     start_rule=_start_rule,
     max_episode_steps=lambda params: int(params["episode_length"]),
-    drawing=Drawing(_draw, size=(500, 500), frames_a_second=10),
+    drawing=Drawing(_draw, size=(500, 500), frames_a_second=10, legend=LEGEND),
 )
