@@ -33,7 +33,6 @@ __all__ = [
     "placed",
     "polygon",
     "rectangle",
-    "repeat",
 ]
 
 Colour: TypeAlias = tuple[int, int, int]
@@ -392,9 +391,3 @@ def per_replica(value: Any, replicas: int) -> np.ndarray:
 def box(left: float, bottom: float, right: float, top: float) -> np.ndarray:
     """Return the corners of a rectangle, ``[4, 2]``."""
     return np.array([[left, bottom], [right, bottom], [right, top], [left, top]], np.float64)
-
-
-def repeat(points: Any, replicas: int) -> np.ndarray:
-    """Return a figure, ``[points, 2]``, repeated for all replicas: ``[replicas, 1, points, 2]``."""
-    figure = np.asarray(points, np.float64)
-    return np.broadcast_to(figure, (replicas, 1, *figure.shape))

@@ -20,7 +20,6 @@ from gpu_envs.pictures import (
     discs,
     line,
     polygon,
-    repeat,
 )
 from gpu_envs.rendering.painter import Painter, paint_program
 
@@ -167,8 +166,8 @@ def test_rectangle_edges() -> None:
     expected = np.full((6, 8), 255, np.uint8)
     expected[6 - 3 : 6 - 1, 2:5] = 0  # rows from the top
     for corners in (box(2, 1, 5, 3), box(2, 1, 5, 3)[::-1]):
-        np.testing.assert_array_equal(paint((polygon(repeat(corners, 1), BLACK),))[0], expected)
-    row = paint((polygon(repeat(box(2.5, 0, 4.25, 6), 1), BLACK),))[0, 3]
+        np.testing.assert_array_equal(paint((polygon(corners, BLACK),))[0], expected)
+    row = paint((polygon(box(2.5, 0, 4.25, 6), BLACK),))[0, 3]
     assert row.tolist() == [255, 255, 128, 0, 191, 255, 255, 255]
 
 
@@ -179,21 +178,21 @@ def test_rectangle_edges() -> None:
 def test_a_thin_line_fills_one_row_or_column_of_pixels(position: float, pixel: int, horizontal: bool) -> None:
     """Also between two pixels, with rounding errors, and at the picture's border."""
     ends = np.array([[0.0, position], [6.0, position]])
-    picture = paint((line(repeat(ends if horizontal else ends[:, ::-1], 1), 0.1, BLACK),), (6, 6))[0]
+    picture = paint((line(ends if horizontal else ends[:, ::-1], 0.1, BLACK),), (6, 6))[0]
     expected = np.full((6, 6), 255)
     expected[(5 - pixel, slice(None)) if horizontal else (slice(None), pixel)] = 0
     np.testing.assert_array_equal(picture, expected)
 
 
 def test_thin_lines_and_small_discs_stay_visible() -> None:
-    slanted = paint((line(repeat([[0, 0], [8, 6]], 1), 1e-9, BLACK),))[0]
+    slanted = paint((line([[0, 0], [8, 6]], 1e-9, BLACK),))[0]
     assert (slanted.min(0) < 128).all()
     assert paint((disc(np.array([[[3.5, 2.5]]]), 1e-9, BLACK),))[0, 3, 3] == 0
 
 
 def test_joints_of_a_line_are_no_darker_than_the_line() -> None:
     points = np.stack([np.linspace(0.7, 7.1, 30), np.linspace(0.4, 5.2, 30)], -1)
-    one, many = (paint((line(repeat(ends, 1), 1.5, BLACK),)).astype(int) for ends in (points[[0, -1]], points))
+    one, many = (paint((line(ends, 1.5, BLACK),)).astype(int) for ends in (points[[0, -1]], points))
     assert np.abs(one - many).max() <= 2
 
 
@@ -213,7 +212,7 @@ def test_a_diverged_shape_changes_no_other_shape(kind: str, value: float, device
         "line": line(diverged, 1.0, BLACK),
         "polygon": polygon(diverged, BLACK),
     }[kind]
-    mark = polygon(repeat(box(0, 0, 1, 1), 2), BLACK)
+    mark = polygon([[box(0, 0, 1, 1)]] * 2, BLACK)
     frames = Painter(painter_device(device)).paint(Picture((0, 0, 8, 6), (shape, mark)), (8, 6))
     assert frames[0, 5, 0].tolist() == frames[1, 5, 0].tolist() == [0, 0, 0]
     alone = Painter(painter_device(device)).paint(
@@ -275,8 +274,8 @@ def test_discs_of_different_sizes() -> None:
 
 def test_small_shapes_are_enlarged_to_their_minimum_radius() -> None:
     """They look like shapes of this radius about the same centre; larger shapes do not change."""
-    square = repeat(box(-1, -1, 1, 1), 1)
-    strokes = repeat([[-1, -1], [1, 1]], 1)
+    square = box(-1, -1, 1, 1)
+    strokes = np.array([[-1, -1], [1, 1]])
     radius = 2**0.5 * 2  # of a square with the side 4
 
     def made(size: float, min_radius: float) -> tuple[Shape, ...]:

@@ -11,7 +11,7 @@ from browser import REDUCED_MOTION, Browser, OpenReplay, Tab, point_in, set_inpu
 from harness import IDS, TEAM_IDS
 
 import gpu_envs
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon, repeat
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon
 from gpu_envs.registry import catalog as registry
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays import Replay, record
@@ -83,8 +83,8 @@ def draw_all_shapes(state: State, params: Params) -> Picture:
     return Picture(
         (-4 + shift, -4, 4 + shift, 4),
         (
-            line(repeat([[-4, 0.01], [4, 0.01]], count), 0.001, (0, 90, 200)),
-            line(repeat([[0.3, -50_000], [0.3, 50_000]], count), 0.3, (230, 230, 120)),
+            line([[-4, 0.01], [4, 0.01]], 0.001, (0, 90, 200)),
+            line([[0.3, -50_000], [0.3, 50_000]], 0.3, (230, 230, 120)),
             line(placed(spiral, x, 0, turn), 0.1, (20, 130, 40)),
             polygon(placed(corners, x, 1, turn), (200, 60, 20)),
             polygon(placed([[-1, -0.5], [1, -0.5], [0, 1]], 1e4 * x, -2, turn), BLACK),
