@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from harness import restored_registry
 
@@ -30,6 +31,7 @@ NEEDED = {
     "torchrl": "torchrl",
     "skrl": "skrl",
     "rsl_rl": "rsl_rl",
+    "PIL": "PIL",
     "gpu_envs.wrappers": "torch",
     "gpu_envs.training": "torch",
 }
@@ -108,6 +110,12 @@ def test_blocks_run(
         exec(compile(block.code, str(file), "exec"), names)
         printed = capsys.readouterr().out
         assert not block.output or same_output(block, printed), f"{block.code}\nprinted\n{printed}"
+    for shown in (ROOT / page).with_suffix("").glob("*.png"):  # a page's own folder has the pictures that it writes
+        from PIL import Image
+
+        pixels = [np.asarray(Image.open(path).convert("RGB")).astype(int) for path in (tmp_path / shown.name, shown)]
+        assert pixels[0].shape == pixels[1].shape, f"copy {shown.name} from {tmp_path}"
+        assert np.abs(pixels[0] - pixels[1]).max() <= 2, f"copy {shown.name} from {tmp_path}"
 
 
 def test_there_are_blocks() -> None:
