@@ -11,7 +11,7 @@ from browser import REDUCED_MOTION, Browser, OpenReplay, Tab, point_in, set_inpu
 from harness import IDS, TEAM_IDS
 
 import gpu_envs
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, line, placed, polygon
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, cells, disc, line, placed, polygon, rectangle
 from gpu_envs.registry import catalog as registry
 from gpu_envs.rendering.painter import Painter
 from gpu_envs.replays import Replay, record
@@ -92,6 +92,10 @@ def draw_all_shapes(state: State, params: Params) -> Picture:
             disc(dots + 1, 0.25, (120, 0, 120), np.sin(turn * 9)[:, None] * np.arange(-3, 3) > 0),
             polygon(lost, (0, 0, 255), np.ones((count, 1), bool)),
             disc(dots, 0.2, (1, 2, 3), np.zeros((count, 6), bool)),
+            rectangle(-3.9, -3.8, x, -3.5, (150, 90, 0)),
+            *cells(
+                np.sin(turn[:, None, None] + np.arange(12).reshape(3, 4)) > 0, {True: BLACK}, corner=(1, 1), side=0.5
+            ),
         ),
         (240, 245, 250),
     )
