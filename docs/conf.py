@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import inspect
+import json
 import os
 import re
 import sys
@@ -33,8 +34,9 @@ INCLUDED_PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "kernels/README.md": "kernels.md",
+    **{f"examples/{page.stem}.ipynb": f"notebooks/{page.name}" for page in DOCS.glob("notebooks/*.md")},
 }
-"""Pages outside of ``docs/``, and the pages in ``docs/`` that include them."""
+"""Pages and notebooks outside of ``docs/``, and the pages in ``docs/`` that include them."""
 FIELDS_SECTION = "Attributes:"
 """Section of a docstring that lists fields, which autodoc lists too."""
 
@@ -81,7 +83,7 @@ def rewrite_links(text: str, file: Path, page: Path) -> str:
     def target(match: re.Match[str]) -> str:
         name, mark, anchor = match[2].partition("#")
         path = (file.parent / name).resolve()
-        if not name or "://" in name or not path.is_relative_to(ROOT) or not path.exists():
+        if not name or ":" in name or not path.is_relative_to(ROOT) or not path.exists():
             return match[0]
         repository_path = path.relative_to(ROOT).as_posix()
         linked_page = DOCS / INCLUDED_PAGES[repository_path] if repository_path in INCLUDED_PAGES else path
@@ -98,9 +100,28 @@ def read_page(_app: Sphinx, name: str, content: list[str]) -> None:
     content[0] = DIRECTIVE.sub(hide_methods, add_table(rewrite_links(content[0], page, page)))
 
 
-def read_included(_app: Sphinx, file: Path, name: str, content: list[str]) -> None:
-    """Rewrites the links of an included page."""
-    content[0] = rewrite_links(content[0], (DOCS / file).resolve(), DOCS / f"{name}.md")
+def read_included(_app: Sphinx, relative: Path, _name: str, content: list[str]) -> None:
+    """Converts an included notebook to Markdown, and rewrites the links of an included page."""
+    file = (DOCS / relative).resolve()
+    text = notebook_text(content[0]) if file.suffix == ".ipynb" else content[0]
+    content[0] = rewrite_links(text, file, DOCS / INCLUDED_PAGES[file.relative_to(ROOT).as_posix()])
+
+
+def notebook_text(content: str, *, rich: bool = True) -> str:
+    """Returns a notebook as Markdown: with ``rich`` tables and pictures of outputs, else their plain texts."""
+    parts = []
+    for cell in json.loads(content)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = {kind: "".join(text).strip() for kind, text in output.get("data", {}).items()}
+            if rich and "image/png" in data:
+                parts.append(f"![{data['text/plain']}](data:image/png;base64,{data['image/png']})")
+            elif rich and "text/html" in data:
+                parts.append(f"```{{raw}} html\n{data['text/html']}\n```")
+            else:
+                parts.append(f"```text\n{data.get('text/plain') or ''.join(output['text']).strip()}\n```")
+    return "\n\n".join(parts)
 
 
 def read_docstring(_app: Sphinx, kind: str, _name: str, item: object, _options: object, lines: list[str]) -> None:
@@ -130,8 +151,10 @@ def write_markdown(app: Sphinx, error: Exception | None) -> None:
     out = Path(app.outdir)
     for name in app.env.found_docs:
         page = DOCS / f"{name}.md"
-        text = re.sub(r"```{include} (\S+)\n```", lambda m: (DOCS / m[1]).read_text(), page.read_text())
-        file = next((ROOT / path for path, including in INCLUDED_PAGES.items() if including == page.name), page)
+        file = next((ROOT / path for path, including in INCLUDED_PAGES.items() if including == f"{name}.md"), page)
+        text = notebook_text(file.read_text(), rich=False) if file.suffix == ".ipynb" else file.read_text()
+        if file != page:
+            text += page.read_text().partition("\n```\n")[2]  # below the directive
         text = re.sub(r"```{toctree}.*?\n```\n", "", rewrite_links(text, file, page), flags=re.DOTALL)
         text = re.sub(r"```{table}.*?\n\n(.*?)```", r"\1", add_table(text), flags=re.DOTALL)
         text = re.sub(r"```{eval-rst}\n(.*?)```", lambda m: describe(m[1]), text, flags=re.DOTALL)
@@ -182,7 +205,9 @@ def hide_methods(directive: re.Match[str]) -> str:
 
 
 def add_table(text: str) -> str:
-    """Returns a page with a table of the entries of all its autodoc directives above the first of them."""
+    """Returns a page with a table of the entries of all its autodoc directives, if there are any, below its head."""
+    if not DIRECTIVE.search(text):
+        return text
     head, *sections = re.split(r"^(?=## |```{eval-rst})", text, flags=re.MULTILINE)
     rows = []
     for section in sections:
@@ -195,7 +220,7 @@ def add_table(text: str) -> str:
             summary = " ".join(summary.replace("``", "`").replace("|", r"\|").split())
             rows.append(f"| [`{'.'.join(short)}`](#{name}) | {summary} |")
     table = "\n".join(["```{table}", ":class: entries", "", "| Name | Description |", "|---|---|", *rows, "```"])
-    return f"{head}{table}\n\n{''.join(sections)}" if rows else text
+    return f"{head}{table}\n\n{''.join(sections)}"
 
 
 def describe(directives: str) -> str:

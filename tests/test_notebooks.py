@@ -1,63 +1,110 @@
-"""The notebooks of examples/ run from top to bottom and display the expected outputs."""
+"""The notebooks of examples/ run from top to bottom, and store the outputs of such a run."""
 
+import base64
+import copy
+import io
 import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import subprocess_env
 
 for _needed in ("torch", "ipykernel", "nbclient"):
     pytest.importorskip(_needed)
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-SHOWN = {
-    "first_steps": ["player", "curves", "table", "player"],
-    "own_environment": ["curves", "table", "player", "player"],
-    "planning": ["player", "player"],
-}
-"""Kinds of rich outputs of each notebook's cells, in order."""
+from benchmarks.notebooks import EXAMPLES, run, sources_of, stored  # noqa: E402
+
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+RUN_AGAIN = "run python -m benchmarks.notebooks"
 
 
-def cells(name: str) -> list[dict[str, Any]]:
-    cells: list[dict[str, Any]] = json.loads((EXAMPLES / f"{name}.ipynb").read_text())["cells"]
-    return cells
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
-def test_all_notebooks_are_run() -> None:
-    assert sorted(path.stem for path in EXAMPLES.glob("*.ipynb")) == sorted(SHOWN)
+def texts(notebook: Any) -> list[str]:
+    """Returns the text of all outputs but pictures."""
+    outputs = [output for cell in code_cells(notebook) for output in cell["outputs"]]
+    data = [text for output in outputs for kind, text in output.get("data", {}).items() if kind.startswith("text/")]
+    return ["".join(text) for text in [*data, *(output["text"] for output in outputs if "text" in output)]]
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_notebooks_are_committed_without_outputs(name: str) -> None:
-    """Their first cell shows how to install the package."""
-    code = [cell for cell in cells(name) if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-    assert code[0]["source"][0].startswith("# %pip install 'gpu_envs[train]'")
+def kinds(cell: Any) -> list[str]:
+    """Returns the kinds of a cell's outputs; a picture replaces a player, and an image a curve."""
+    found = []
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        html = "".join(data.get("text/html", ""))
+        replay = "image/png" in data or "<iframe" in html
+        curves = len(re.findall("<svg |<img ", html))
+        found.append(output.get("name") or ("replay" if replay else f"table and {curves} curves" if html else "text"))
+    return found
 
 
-def kind_of(text: str) -> str:
-    return "player" if "<iframe" in text else "curves" if "<svg" in text else "table" if "<table" in text else "?"
+def test_there_are_notebooks() -> None:
+    assert len(NOTEBOOKS) >= 3
+
+
+@each_notebook
+def test_outputs_are_stored(path: Path) -> None:
+    """They are of the current cells, in order, without errors and without traces of the machine."""
+    notebook = json.loads(path.read_text())
+    code = code_cells(notebook)
+    assert notebook["metadata"]["gpu_envs"]["sources"] == sources_of(notebook), RUN_AGAIN
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1)), RUN_AGAIN
+    assert "error" not in {output["output_type"] for cell in code for output in cell["outputs"]}
+    shown = [kind for cell in code for kind in kinds(cell)]
+    assert shown.count("replay") == 2
+    assert "stdout" in shown
+    assert not [text for text in texts(notebook) if re.search(r"(^|[\s'\"])/\w+/|<iframe|<svg |\d{8}-\d{6}|\r", text)]
+    assert path.stat().st_size < 400_000
+    assert "%pip install 'gpu_envs[train]'" in "".join(code[0]["source"])
+
+
+@each_notebook
+def test_replays_are_moving_pictures(path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    outputs = (output for cell in code_cells(json.loads(path.read_text())) for output in cell["outputs"])
+    for picture in (output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})):
+        opened = image.open(io.BytesIO(base64.b64decode("".join(picture))))
+        assert (opened.format, opened.width) == ("PNG", pytest.approx(480, abs=8))
+        assert 20 < opened.n_frames <= 61
+
+
+def test_a_changed_cell_is_noticed() -> None:
+    notebook = json.loads(NOTEBOOKS[0].read_text())
+    changed, rerun = copy.deepcopy(notebook), copy.deepcopy(notebook)
+    code_cells(changed)[1]["source"].append("\n")
+    code_cells(rerun)[1]["outputs"] = []
+    rerun["cells"][0]["source"] = "another text"
+    assert sources_of(changed) != sources_of(notebook) == sources_of(rerun)
+
+
+def test_curves_become_images() -> None:
+    """They keep their names, and a run's start time is left out."""
+    html = '<table></table>\n<svg width="9" aria-label="return against steps">\n<path/></svg>'
+    output = {"output_type": "execute_result", "data": {"text/html": html, "text/plain": "runs/A-20261129-130637"}}
+    cells = [{"cell_type": "code", "source": "", "outputs": [output]}]
+    data = stored({"cells": cells})["cells"][0]["outputs"][0]["data"]
+    content = re.search(r'^<table></table>\n<img alt="return against steps" src="data:(.*),(.*)">$', data["text/html"])
+    assert content is not None
+    assert content[1] == "image/svg+xml;base64"
+    assert b"<path/></svg>" in base64.b64decode(content[2])
+    assert data["text/plain"] == "runs/A"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHOWN)
-def test_notebooks_run(name: str, tmp_path: Path) -> None:
-    """Every cell runs without errors or warnings."""
-    copy = shutil.copy(EXAMPLES / f"{name}.ipynb", tmp_path)
-    command = [sys.executable, "-c", "from nbclient.cli import main; main()", "--inplace", "--timeout=300", str(copy)]
-    done = subprocess.run(command, cwd=tmp_path, env=subprocess_env(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    executed = json.loads(Path(copy).read_text())["cells"]
-    outputs = [output for cell in executed if cell["cell_type"] == "code" for output in cell["outputs"]]
-    stderr = [line for output in outputs if output.get("name") == "stderr" for line in output["text"]]
-    assert bool(stderr) == ("curves" in SHOWN[name])
-    progress = re.compile(r" (steps|episodes)/s |, engine \w+")  # only training and evaluation write to stderr
+@each_notebook
+def test_notebooks_run(path: Path) -> None:
+    """A run has the kinds of outputs that are stored, with players; only training and evaluation write to stderr."""
+    notebook = run(path)
+    assert [kinds(cell) for cell in code_cells(notebook)] == [
+        kinds(cell) for cell in code_cells(json.loads(path.read_text()))
+    ]
+    assert sum("<iframe" in text for text in texts(notebook)) == 2
+    outputs = [output for cell in code_cells(notebook) for output in cell["outputs"]]
+    stderr = [line for output in outputs if output.get("name") == "stderr" for line in output["text"].splitlines()]
+    progress = re.compile(r" (steps|episodes)/s |, engine \w+")
     assert all(progress.search(line) for line in stderr if line.strip()), stderr
-    data = [output["data"] for output in outputs if output["output_type"] in ("execute_result", "display_data")]
-    assert [kind_of("".join(each["text/html"])) for each in data] == SHOWN[name]
-    assert max(len("".join(each["text/plain"])) for each in data) < 1000

@@ -119,6 +119,11 @@ def test_a_page_starts_with_a_table_of_its_entries(page: Path) -> None:
     assert ":methods:" not in configuration().DIRECTIVE.sub(configuration().hide_methods, text)
 
 
+def test_only_the_reference_has_tables() -> None:
+    text = "# Page\n\n## Section\n"
+    assert configuration().add_table(text) == text
+
+
 def constants_with_docs(module: ModuleType) -> set[str]:
     """Returns the module-level names whose assignment is followed by a string."""
     names = set()
