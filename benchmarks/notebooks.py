@@ -70,9 +70,10 @@ def moving_picture(replay: Any) -> bytes:
         path = Path(folder, "replay.gif")
         replay.save_video(path, width=_WIDTH)
         with Image.open(path) as video:
-            stride = -(-video.n_frames // _FRAMES)
-            duration = stride * video.info["duration"]
-            frames = np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(video)][::stride])
+            duration = video.info["duration"]
+            pixels = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(video)]
+    stride = -(-len(pixels) // _FRAMES)
+    frames = np.stack(pixels[::stride])
     # the most frequent colours and not averages of colours, which would tint the background
     packed, inverse, counts = np.unique(
         frames @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True, return_counts=True
@@ -84,7 +85,7 @@ def moving_picture(replay: Any) -> bytes:
     for image in images:
         image.putpalette(palette.astype(np.uint8).tobytes())
     file = io.BytesIO()
-    images[0].save(file, "PNG", save_all=True, append_images=images[1:], duration=duration, loop=0)
+    images[0].save(file, "PNG", save_all=True, append_images=images[1:], duration=stride * duration, loop=0)
     return file.getvalue()
 
 
@@ -120,7 +121,7 @@ def main() -> None:
     )
     parser.add_argument("notebooks", nargs="*", type=Path, help="default: all notebooks of examples/")
     for path in parser.parse_args().notebooks or sorted(EXAMPLES.glob("*.ipynb")):
-        nbformat.write(stored(run(path, pictures=True)), path)
+        nbformat.write(stored(run(path, pictures=True)), path)  # type: ignore[no-untyped-call]  # it has no types
         print(f"{path.name}: {path.stat().st_size:,} bytes", flush=True)
 
 
