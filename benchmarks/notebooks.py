@@ -40,7 +40,7 @@ def run(path: Path, *, pictures: bool = False) -> Any:
         path: The notebook.
         pictures: Whether replays are moving pictures instead of players.
     """
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # it has no types
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
             notebook,

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -211,3 +212,5 @@ def test_badges_and_colab_need_the_repositorys_address(
     assert lines[0].startswith("* [first steps](../examples/first_steps.ipynb)")
     colab = f"https://colab.research.google.com/github/{path}/blob/main/examples/first_steps.ipynb"
     assert (colab in lines[0]) == bool(path)
+    title = json.loads(regenerate(ROOT / "examples" / "first_steps.ipynb"))["cells"][0]["source"]
+    assert (f"[Open this notebook in Colab]({colab})" in "".join(title)) == bool(path)

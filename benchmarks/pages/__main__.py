@@ -46,10 +46,10 @@ _BLOCK = re.compile(r"(<!-- made: (\S+) -->(\n?)).*?(<!-- end -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:
-    """Return the pages with generated blocks."""
-    readme = DOCS.parent / "README.md"
-    paths = [path for path in (readme, *sorted(DOCS.rglob("*.md"))) if not path.is_relative_to(DOCS / "_build")]
-    return [path for path in paths if _BLOCK.search(path.read_text())]
+    """Return the pages and notebooks with generated blocks."""
+    root = DOCS.parent
+    paths = [root / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(root.glob("examples/*.ipynb"))]
+    return [path for path in paths if not path.is_relative_to(DOCS / "_build") and _BLOCK.search(path.read_text())]
 
 
 def regenerate(page: Path) -> str:

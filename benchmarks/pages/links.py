@@ -36,13 +36,25 @@ def badges(_page: Path) -> str:
 
 def notebooks(page: Path) -> str:
     """Return the list of notebooks, with their links to Colab."""
-    path, folder = github_path(), os.path.relpath(ROOT / "examples", page.parent)
-    colab = f"https://colab.research.google.com/github/{path}/blob/main/examples"
+    folder = os.path.relpath(ROOT / "examples", page.parent)
     return "\n".join(
-        f"* [{text}]({folder}/{name}.ipynb)" + (f" ([run it on Colab]({colab}/{name}.ipynb))" if path else "")
+        f"* [{text}]({folder}/{name}.ipynb)" + (f" ([run it on Colab]({address}))" if address else "")
         for name, text in NOTEBOOKS.items()
+        for address in [colab_address(name)]
     )
 
 
-GENERATORS: Mapping[str, Callable[[Path], str]] = {"badges": badges, "notebooks": notebooks}
+def colab(notebook: Path) -> str:
+    """Return a notebook's own link to Colab."""
+    address = colab_address(notebook.stem)
+    return f"[Open this notebook in Colab]({address})" if address else ""
+
+
+def colab_address(name: str) -> str:
+    """Return the address of a notebook on Colab; empty while the repository's address is a placeholder."""
+    path = github_path()
+    return f"https://colab.research.google.com/github/{path}/blob/main/examples/{name}.ipynb" if path else ""
+
+
+GENERATORS: Mapping[str, Callable[[Path], str]] = {"badges": badges, "notebooks": notebooks, "colab": colab}
 """Generators by the name of their block in the pages."""
