@@ -51,7 +51,7 @@ MAX_CORNERS = 8
 @documented
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Shapes of one kind and colour in each replica, drawn in order; those of one replica are for all replicas."""
+    """Shapes of one kind and colour in each replica, drawn in order. A picture repeats shapes of one replica in all."""
 
     kind: str
     """``polygon`` (convex, filled), ``line`` (from point to point, with round ends) or ``disc``."""
