@@ -118,7 +118,7 @@ def demo(argv: Sequence[str]) -> int:
     echo(f"Measuring {_CARTPOLE}, here and in Gymnasium")
     speeds = _speeds(device)
     for row in speeds:
-        echo("  {:28}  {:>9}  {:>9}  {:>8}".format(*row))
+        echo("  {:29}  {:>9}  {:>9}".format(*row))
     with replacing(out) as partial:
         partial.write_text(_page(examples, speeds, device, args.seed, time.perf_counter() - start), encoding="utf-8")
     opened = args.open and _screen() and webbrowser.open(out.absolute().as_uri())
@@ -163,12 +163,11 @@ def _speeds(device: str) -> list[tuple[str, ...]]:
         (f"Gymnasium, {name}", count, _gymnasium_cartpole_rate(mode, count))
         for name, (mode, count) in _GYMNASIUM_ENVS.items()
     ]
-    reference, spec = rates[-1][-1], registry.spec(_CARTPOLE)
+    spec = registry.spec(_CARTPOLE)
     count = default_replicas(spec, {}, device)
     for name, (work, wait, steps) in zip(("one step", "many steps"), workloads(spec, count, device, {}), strict=True):
         rates.append((f"gpu_envs, {name} per call", count, rate(work, wait, steps, _SECONDS)))
-    rows = [(name, f"{count:,}", format_rate(speed), f"{speed / reference:.2g} x") for name, count, speed in rates]
-    return [("", "replicas", "steps/s", "relative"), *rows]
+    return [("", "replicas", "steps/s"), *((name, f"{count:,}", format_rate(speed)) for name, count, speed in rates)]
 
 
 def _gymnasium_cartpole_rate(vectorization_mode: str, count: int) -> float:
@@ -200,38 +199,42 @@ def _page(
     from gpu_envs.training.record.run_directory import device_name
 
     versions = {name: importlib.metadata.version(name) for name in ("torch", "gymnasium")}
+    machine = [
+        f"{device_name('cpu')}, {available_threads()} cores",
+        *([] if device == "cpu" else [device_name(device)]),
+    ]
     facts = {
-        "Machine": f"{device_name('cpu')}, {available_threads()} cores"
-        + ("" if device == "cpu" else f"; {device_name(device)}"),
-        "Took": f"{seconds:.0f} s",
+        "Time of the demo": f"{seconds:.0f} s",
         "Versions": f"gpu_envs {gpu_envs.__version__}, torch {versions['torch']}, Gymnasium {versions['gymnasium']}",
         "Seed": str(seed),
     }
     parts = {
         "STYLE": page.read_asset("page.css"),
         "FACTS": _facts(facts.items()),
-        "LESSONS": "\n".join(map(_section, examples)),
+        "EXAMPLES": "\n".join(map(_section, examples)),
+        "MACHINE": html.escape(" and ".join(machine)),
         "SPEEDS": html_table(speeds, heading=True),
     }
     return page.fill_template(page.read_asset("demo.html", "gpu_envs.cli"), parts)
 
 
 def _section(example: TrainingExample) -> str:
-    """Return the HTML of one environment: facts, learning curves and replays."""
+    """Return the HTML of one environment: replays, learning curves and facts."""
     from gpu_envs.replays import page
+    from gpu_envs.training.record.reports import WINDOW
 
-    params = [f"{name} = {value}" for name, value in example.config.params.items()]
+    config = example.config
+    params = [f"{name} = {value}" for name, value in config.params.items()]
     facts = [*example.rows(), *([("parameters", ", ".join(params))] if params else [])]
     return "\n".join(
         [
-            f"<section>\n<h2>{html.escape(example.config.env)}</h2>",
-            f"<p>{html.escape(registry.spec(example.config.env).description)}</p>",
-            f"<dl>{_facts(facts)}</dl>",
-            '<div class="curves">',
-            *(f"<figure>{drawn}</figure>" for drawn in summary.curves(example.log)),
-            '</div>\n<div class="pair">',
+            f"<section>\n<h2>{html.escape(config.env)}</h2>",
+            f"<p>{html.escape(registry.spec(config.env).description)}</p>",
+            '<div class="pair">',
             *map(page.to_iframe, (example.before, example.after)),
-            "</div>\n</section>",
+            f'</div>\n<h3>Learning curves: means of the last {WINDOW} episodes</h3>\n<div class="curves">',
+            *(f"<figure>{drawn}</figure>" for drawn in summary.curves(example.log)),
+            f"</div>\n<dl>{_facts(facts)}</dl>\n</section>",
         ]
     )
 

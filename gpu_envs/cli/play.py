@@ -15,9 +15,10 @@ _PLAY = """Show the policies of a run, or random actions in an environment.
 
 RUN_OR_ID is a run's folder, such as runs/CartPole-v1-20250131-120000, or an environment's ID.
 
---html writes a page, one file that plays in any browser, with the returns, and can be paused and stepped through.
---video writes a video; --window shows a window. They can be combined. The default is a page: RUN.html next to the run's
-folder, or ID.html in the working folder."""
+--html writes a page, one file that plays in any browser, with charts of returns and metrics, and can be paused and
+stepped through. --video writes a video; --window shows a window. They can be combined. The default is a page: RUN.html
+next to the run's folder, or ID.html in the working folder. Without a drawing, an environment has only a page, with
+charts of its state."""
 
 _MINIMA = (("replicas", 1), ("steps", 1), ("episodes", 1), ("seed", 0), ("width", 1), ("fps", 1))
 """Options that are integers, and their minimum values."""
@@ -84,15 +85,21 @@ def _parser() -> Parser:
 
 def _output_files(source_name: str, args: Any) -> tuple[Path | None, Path | None]:
     """Return the files of page and video, None for no file; raise if they cannot be written."""
+    from gpu_envs.registry import catalog as registry
     from gpu_envs.replays import page, video, window
     from gpu_envs.replays.files import check_folder
+    from gpu_envs.replays.recorded import require_drawing
     from gpu_envs.replays.source import find
 
     source = find(source_name)
     if isinstance(source, Path):
         from gpu_envs.training.record.run_directory import RunDirectory
 
-        RunDirectory.open(source)
+        spec = RunDirectory.open(source).spec(trust=args.trust)
+    else:
+        spec = registry.spec(source)
+    if args.video is not None or args.window:
+        require_drawing(spec.drawing, spec.id)
     page_file = Path(args.html) if args.html is not None else None
     video_file = Path(args.video) if args.video is not None else None
     if page_file is None and video_file is None and not args.window:

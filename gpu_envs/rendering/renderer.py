@@ -23,7 +23,7 @@ class Renderer:
 
     def __init__(self, env_id: str, drawing: Drawing | None, mode: str | None, device: str) -> None:
         if mode is not None and (mode not in MODES or drawing is None):
-            no_drawing = "None only: its spec has no drawing"
+            no_drawing = "None only: its spec has no drawing, which a page of gpu-envs play does not need"
             allowed = no_drawing if drawing is None else f"{', '.join(map(repr, MODES))} or None"
             raise ValueError(f"render_mode is {mode!r}; {env_id} can be made with {allowed}")
         self._id, self._drawing, self.mode, self._device = env_id, drawing, mode, device

@@ -1,4 +1,4 @@
-/* Curves of returns and metrics. */
+/* Charts of returns, metrics and the state. */
 
 /** Returns evenly spaced round numbers that enclose the range. */
 function ticks(low, high) {
@@ -15,47 +15,40 @@ function formatted(value) {
   return Object.is(rounded, -0) ? "0" : String(rounded);
 }
 
+function mean(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+const LABEL_FONT = "11px system-ui, sans-serif";
+
 /** Returns a colour of the page's light or dark style. */
 function styleColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name);
 }
 
-/** Returns the curves of a role's returns. */
+/** Returns the chart of a role's returns. */
 function ofRole(recording, { name, agents, colour }, role) {
-  const title = agents > 1 ? `${name}, mean of ${agents}` : name;
-  return { title, colour, what: `Return of ${name}`, values: recording.totals[role] };
+  const single = recording.about.roles.length === 1 && agents === 1;
+  const note = agents > 1 ? `mean of ${agents} agents` : "sum of the rewards";
+  return { name: single ? "return" : `return of ${name}`, note, colour, values: recording.totals[role] };
 }
 
-/** Returns the curves of a metric. */
-function ofMetric(recording, { name, description, reduce, colour }, metric) {
-  const note = [description, reduce === "last" ? "" : `(${reduce})`].filter(Boolean).join(" ");
-  return { title: name, note, colour, what: name, values: recording.measured[metric] };
-}
+/** Pixels right of a chart's plot. */
+const RIGHT = 12;
 
 /** Chart of a value of each replica against time. */
 class Chart {
-  constructor(recording, { title, note = "", colour, what, values }, parent, seek) {
-    this.recording = recording;
-    this.colour = colour;
-    this.values = values;
-    const figure = document.createElement("figure");
-    const caption = document.createElement("figcaption");
-    const name = document.createElement("b");
-    name.textContent = title;
-    name.style.setProperty("--colour", colour);
-    this.now = document.createElement("span");
-    this.mean = document.createElement("span");
-    this.same = document.createElement("small");
-    this.canvas = document.createElement("canvas");
+  constructor(recording, { name, note, colour, values, low, high }, parent, seek) {
+    Object.assign(this, { recording, colour, values, low, high });
+    const [title, more] = [element("b", "key", name), element("small", "", note)];
+    title.style.setProperty("--colour", colour);
+    more.title = note;
+    this.now = element("span");
+    this.canvas = element("canvas");
     this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", `${what} against time`);
-    this.curves = document.createElement("canvas");
-    const more = document.createElement("small");
-    more.className = "note";
-    more.textContent = note;
-    caption.append(name, ...(note ? [more] : []), this.now, this.mean, this.same);
-    figure.append(caption, this.canvas);
-    parent.append(figure);
+    this.canvas.setAttribute("aria-label", `${name} against time`);
+    this.curves = element("canvas");
+    parent.append(element("figure", "", element("figcaption", "", title, more, this.now), this.canvas));
     const follow = (event) => {
       if (event.type === "pointerdown") this.canvas.setPointerCapture(event.pointerId);
       if (event.buttons) seek(Math.round(this.frameAt(event.clientX - this.canvas.getBoundingClientRect().left)));
@@ -68,29 +61,40 @@ class Chart {
   /** Sets the range of the value axis, the same for all selections of replicas. */
   measure() {
     let [low, high] = [Infinity, -Infinity];
-    for (const row of this.values) {
+    for (const row of [this.values, this.low, this.high].filter(Boolean).flat()) {
       for (const value of row.filter(Number.isFinite)) [low, high] = [Math.min(low, value), Math.max(high, value)];
     }
     this.ticks = low > high ? ticks(0, 0) : ticks(low, high);
-    this.low = this.ticks[0];
-    this.high = this.ticks[this.ticks.length - 1];
+    this.bottom = this.ticks[0];
+    this.top = this.ticks[this.ticks.length - 1];
+  }
+
+  /** Returns the width of the labels of the value axis, with a margin. */
+  labelWidth() {
+    const context = this.curves.getContext("2d");
+    context.font = LABEL_FONT;
+    return 10 + Math.max(...this.ticks.map((tick) => context.measureText(formatted(tick)).width));
   }
 
   frameAt(x) {
-    return ((x - this.left) / (this.width - this.left - this.right)) * (this.recording.frames - 1);
+    return ((x - this.left) / (this.width - this.left - RIGHT)) * (this.recording.frames - 1);
   }
 
   x(frame) {
-    return this.left + (frame / Math.max(1, this.recording.frames - 1)) * (this.width - this.left - this.right);
+    return this.left + (frame / Math.max(1, this.recording.frames - 1)) * (this.width - this.left - RIGHT);
   }
 
   y(value) {
-    return this.height - 18 - ((value - this.low) / (this.high - this.low)) * (this.height - 26);
+    return this.height - 18 - ((value - this.bottom) / (this.top - this.bottom)) * (this.height - 26);
   }
 
-  /** Draws axes and curves, which do not change while the recording plays, to a separate canvas. */
-  fit(replicas) {
+  /**
+   * Draws axes and curves, which do not change while the recording plays, to a separate canvas. The plot starts at
+   * ``left``, the same in all charts.
+   */
+  fit(replicas, left) {
     this.replicas = replicas;
+    this.left = left;
     this.ratio = window.devicePixelRatio || 1;
     this.width = this.canvas.clientWidth;
     this.height = this.canvas.clientHeight;
@@ -100,16 +104,14 @@ class Chart {
     }
     const context = this.curves.getContext("2d");
     context.scale(this.ratio, this.ratio);
-    context.font = "11px system-ui, sans-serif";
-    this.left = 10 + Math.max(...this.ticks.map((tick) => context.measureText(formatted(tick)).width));
-    this.right = 10;
+    context.font = LABEL_FONT;
     this.drawAxes(context);
+    if (this.low) this.drawBand(context);
     const all = this.recording.byReplica((replica) => replica);
     const others = this.distinct(all.filter((replica) => !replicas.includes(replica)));
     const drawn = this.distinct(replicas);
     for (const replica of others) this.drawCurve(context, replica, 0.12);
     for (const replica of drawn) this.drawCurve(context, replica, drawn.length > 1 ? 0.6 : 1);
-    this.alike = replicas.length > 1 && drawn.length === 1 ? `all ${replicas.length} alike` : "";
   }
 
   /** Returns one replica for each distinct curve: with a reward of 1 per step, many curves are equal. */
@@ -129,7 +131,7 @@ class Chart {
       const y = Math.round(this.y(tick)) + 0.5;
       context.beginPath();
       context.moveTo(this.left, y);
-      context.lineTo(this.width - this.right, y);
+      context.lineTo(this.width - RIGHT, y);
       context.stroke();
       context.fillText(formatted(tick), this.left - 5, y);
     }
@@ -138,7 +140,27 @@ class Chart {
     context.textAlign = "left";
     context.fillText("step 0", this.left, this.height - 1);
     context.textAlign = "right";
-    context.fillText(String(last), this.width - this.right, this.height - 1);
+    context.fillText(`step ${last}`, this.width - RIGHT, this.height - 1);
+  }
+
+  /** Fills the range between the lowest lower and the highest upper bound of the replicas. */
+  drawBand(context) {
+    const { last } = this.recording.about;
+    const edge = (bounds, extreme) =>
+      Array.from({ length: this.recording.frames }, (_, frame) =>
+        extreme(...this.replicas.filter((replica) => frame <= last[replica]).map((replica) => bounds[replica][frame])),
+      );
+    const [low, high] = [edge(this.low, Math.min), edge(this.high, Math.max)];
+    context.fillStyle = this.colour;
+    context.globalAlpha = 0.2;
+    context.beginPath();
+    for (let frame = 0; frame + 1 < low.length; frame++) {
+      const corners = [low[frame], low[frame + 1], high[frame + 1], high[frame]];
+      if (!corners.every(Number.isFinite)) continue;
+      corners.forEach((value, i) => context[i ? "lineTo" : "moveTo"](this.x(frame + (i === 1 || i === 2)), this.y(value)));
+    }
+    context.fill();
+    context.globalAlpha = 1;
   }
 
   drawCurve(context, replica, strength) {
@@ -177,12 +199,7 @@ class Chart {
     context.moveTo(this.x(frame), 4);
     context.lineTo(this.x(frame), this.height - 18);
     context.stroke();
-    const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
     const now = this.replicas.map((replica) => this.values[replica][frame]).filter((value) => !Number.isNaN(value));
-    const finished = this.recording.finished(this.values, this.replicas, frame);
-    this.same.textContent = this.alike;
-    this.now.textContent = now.length ? `now ${formatted(mean(now))}` : "";
-    const whose = finished.length === 1 ? "1 episode" : `mean of ${finished.length} episodes`;
-    this.mean.textContent = finished.length ? `${whose} ${formatted(mean(finished))}` : "";
+    this.now.textContent = now.length ? `${this.replicas.length > 1 ? "mean " : ""}${formatted(mean(now))}` : "";
   }
 }

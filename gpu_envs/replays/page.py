@@ -1,14 +1,15 @@
 """Write a replay as an HTML page: one file that browsers play from disk, without a network.
 
-The page has a description (JSON) and one block of bytes (zlib, base64) with the data of all frames. Coordinates are
-quantized, and stored as differences between frames, which compress to almost nothing for shapes at rest.
-``recording.js`` reads this format.
+The page has a description (JSON) and one block of bytes (zlib, base64) with the data of all frames. Coordinates and the
+values of charts are quantized, and stored as differences between frames, which compress to almost nothing for shapes at
+rest. ``recording.js`` reads this format.
 """
 
 import base64
 import dataclasses
 import html
 import importlib.resources
+import itertools
 import json
 import re
 import zlib
@@ -18,8 +19,10 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from gpu_envs.pictures import Picture, Shape
+from gpu_envs.pictures import Drawing, Picture, Shape
 from gpu_envs.rendering.frames import GAP, GAP_SHADE
+from gpu_envs.replays.block import Block
+from gpu_envs.replays.charts import metric_charts, state_charts
 from gpu_envs.replays.files import replacing
 from gpu_envs.replays.recorded import FADED, Recorded
 from gpu_envs.training.record.summary import COLOURS
@@ -54,7 +57,7 @@ def to_html(replay: Recorded, fps: int | None = None) -> str:
     if fps is not None and fps < 1:
         raise ValueError(f"fps is {fps}; give an integer of 1 or more")
     block = Block()
-    about = _describe(replay, fps or replay.drawing.frames_a_second, block)
+    about = _describe(replay, fps or replay.frames_a_second, block)
     parts = {
         "TITLE": html.escape(replay.title or replay.env),
         "STYLE": read_asset("page.css"),
@@ -85,47 +88,15 @@ def fill_template(template: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], template)
 
 
-@final
-class Block:
-    """The page's block of bytes: arrays, one after another."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def add(self, values: np.ndarray) -> int:
-        """Append an array in little-endian order and return its offset."""
-        data = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
-        offset = self._size
-        self._parts.append(data)
-        self._size += len(data)
-        return offset
-
-    def add_changes(self, values: np.ndarray) -> int:
-        """Append uint16 values as differences along the last axis, low bytes before high bytes; return the offset.
-
-        Zigzag encoding maps small differences of either sign to small numbers: nearly all high bytes are zero.
-        """
-        changes = np.diff(values, axis=-1, prepend=values.dtype.type(0)).astype(np.int16).astype(np.int32)
-        zigzag = ((changes << 1) ^ (changes >> 15)).astype(np.uint16)
-        offset = self.add((zigzag & 0xFF).astype(np.uint8))
-        self.add((zigzag >> 8).astype(np.uint8))
-        return offset
-
-    def bytes(self) -> bytes:
-        """Return all bytes."""
-        return b"".join(self._parts)
-
-
 def _describe(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
     """Return the page's description, and append the data of all frames to the block."""
-    pictures = [replay.picture(frame) for frame in range(replay.frames)]
-    rewards = np.stack([values.T for values in replay.rewards.values()])
-    colours = COLOURS[1:2] if len(replay.agents) == 1 else COLOURS
-    layers = _layers(pictures, replay.env)
+    legend = {} if replay.drawing is None else replay.drawing.legend
+    single = len(replay.agents) == 1
+    colours = itertools.cycle(COLOURS[1:] if single else COLOURS)
+    roles = [(name, agents, next(colours)) for name, agents in replay.agents.items()]
     with np.errstate(over="ignore"):  # values beyond float32 become infinite: they have no curve
-        rewards = rewards.astype(np.float32)
-    about = {
+        rewards = np.stack([values.T for values in replay.rewards.values()]).astype(np.float32)
+    about: dict[str, Any] = {
         "title": replay.title or replay.env,
         "facts": _facts(replay),
         "fps": fps,
@@ -135,38 +106,32 @@ def _describe(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:
         "elapsed": replay.elapsed.tolist(),
         "pauses": replay.pauses,
         "roles": [
-            {"name": name, "agents": agents, "colour": colours[i % len(colours)]}
-            for i, (name, agents) in enumerate(replay.agents.items())
+            {"name": name, "agents": agents, "colour": _css(legend[name]) if name in legend else colour}
+            for name, agents, colour in roles
         ],
         "rewards": block.add(rewards),
         "ends": block.add(replay.ends.T),
-        "size": replay.drawing.size,
+        "metrics": [chart.describe(block, next(colours)) for chart in metric_charts(replay)],
+    }
+    if replay.drawing is not None:
+        return about | {"picture": _describe_picture(replay, replay.drawing, block)}
+    charts, omitted = state_charts(replay)
+    return about | {"state": [chart.describe(block, next(colours)) for chart in charts], "omitted": omitted}
+
+
+def _describe_picture(replay: Recorded, drawing: Drawing, block: Block) -> dict[str, Any]:
+    """Return the description of the pictures, and append the coordinates of all frames to the block."""
+    pictures = [replay.picture(frame) for frame in range(replay.frames)]
+    layers = _layers(pictures, replay.env)
+    return {
+        "size": drawing.size,
+        "legend": [(name, _css(colour)) for name, colour in drawing.legend.items()],
         "views": _views(pictures),
         "background": _css(pictures[0].background),
         "gap": GAP,
         "gapShade": _css((GAP_SHADE,) * 3),
         "faded": FADED,
         "layers": [layer.describe(block, pictures[0].view) for layer in layers],
-    }
-    return about | (_metrics(replay, block) if replay.metrics else {})
-
-
-def _metrics(replay: Recorded, block: Block) -> dict[str, Any]:
-    """Return the description of the metrics, and append their values to the block."""
-    role_colours = max(2, len(replay.agents))
-    with np.errstate(over="ignore"):
-        values = np.stack([values.T for values in replay.metrics.values()]).astype(np.float32)
-    return {
-        "metrics": [
-            {
-                "name": name,
-                "description": replay.measured[name].description,
-                "reduce": replay.measured[name].reduce,
-                "colour": COLOURS[(role_colours + i) % len(COLOURS)],
-            }
-            for i, name in enumerate(replay.metrics)
-        ],
-        "measured": block.add(values),
     }
 
 
@@ -201,6 +166,7 @@ class Layer:
     kind: str
     colour: str
     size: float
+    min_radius: float
     points: np.ndarray
     """``[replicas, shapes, points, 2, frames]``."""
     shown: np.ndarray
@@ -218,6 +184,7 @@ class Layer:
             "kind": self.kind,
             "colour": self.colour,
             "size": self.size,
+            "minRadius": self.min_radius,
             "replicas": replicas,
             "shapes": shapes,
             "points": points,
@@ -276,7 +243,7 @@ def _layers(pictures: Sequence[Picture], env: str) -> list[Layer]:
         all_shown = np.ones(points.shape[:2], bool)
         shown = np.stack([all_shown if shape.shown is None else shape.shown for shape in shapes], -1)
         if points.size:
-            layers.append(Layer(first.kind, _css(first.colour), first.size, points, shown))
+            layers.append(Layer(first.kind, _css(first.colour), first.size, first.min_radius, points, shown))
     return layers
 
 
@@ -284,7 +251,8 @@ def _check_style(first: Picture, other: Picture, env: str) -> None:
     """Raise an error if pictures differ in more than positions and visibility."""
 
     def style(shape: Shape) -> Mapping[str, Any]:
-        return {"kind": shape.kind, "colour": shape.colour, "size": shape.size, "points": shape.points.shape}
+        fixed = {name: getattr(shape, name) for name in ("kind", "colour", "size", "min_radius")}
+        return {**fixed, "points": shape.points.shape}
 
     styles = [[style(shape) for shape in picture.shapes] for picture in (first, other)]
     if styles[0] == styles[1] and first.background == other.background:

@@ -1,41 +1,105 @@
 /* The player: pictures, charts and controls. */
 
-/** Canvas with one replica, or with all replicas in a grid. */
+const STATUS = ["running", "terminated", "truncated"];
+
+/** Height of a line below a picture, in pixels; the same as in the style. */
+const LINE = 18;
+
+/** Return and status of a replica, below its picture. */
+class Label {
+  constructor(recording, replica) {
+    Object.assign(this, { recording, replica });
+    const { roles } = recording.about;
+    this.returns = roles.map(() => document.createTextNode(""));
+    this.episode = element("span", "episode");
+    this.status = element("span");
+    const values = roles.map(({ name, colour }, role) => {
+      const value = element("span", roles.length > 1 ? "key" : "", element("span", "name", roles.length > 1 ? name : "return"));
+      value.append(" ", this.returns[role]);
+      value.style.setProperty("--colour", colour);
+      return value;
+    });
+    const unseen = element("span", "unseen", `${replicaName(recording, replica)}: `);
+    this.item = element("li", "", unseen, ...values, element("span", "status", this.episode, this.status));
+  }
+
+  place(left, top, width, height) {
+    Object.entries({ left, top, width, height }).forEach(([name, value]) => (this.item.style[name] = `${value}px`));
+  }
+
+  show(frame) {
+    const { recording, replica } = this;
+    const status = recording.statusAt(replica, frame);
+    recording.totals.forEach((totals, role) => (this.returns[role].data = formatted(totals[replica][frame])));
+    this.episode.textContent = recording.severalEpisodes ? `episode ${recording.episodeAt(replica, frame)}: ` : "";
+    this.status.textContent = STATUS[status];
+    this.status.className = status ? "ended" : "";
+  }
+
+  get fits() {
+    return this.item.scrollHeight <= this.item.clientHeight && this.item.scrollWidth <= this.item.clientWidth;
+  }
+}
+
+/** Canvas with one replica, or with all replicas in a grid, and below each its return and status. */
 class Picture {
   constructor(recording, canvas) {
     this.recording = recording;
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
+    this.labels = recording.byReplica((replica) => new Label(recording, replica));
   }
 
   /** Fits the canvas into the room, with an integer number of screen pixels per replica. */
   fit(replicas, room) {
-    const ratio = window.devicePixelRatio || 1;
-    const { size, gap } = this.recording.about;
-    const columns = Math.ceil(Math.sqrt(replicas.length));
-    const rows = Math.ceil(replicas.length / columns);
-    const across = (room.width * ratio - (columns - 1) * gap) / columns;
-    const high = (room.height * ratio - (rows - 1) * gap) / rows;
+    this.ratio = window.devicePixelRatio || 1;
     this.replicas = replicas;
-    this.columns = columns;
+    this.columns = Math.ceil(Math.sqrt(replicas.length));
+    const list = byId("tiles");
+    list.replaceChildren(...replicas.map((replica) => this.labels[replica].item));
+    for (const label of this.labels) label.show(this.recording.frames - 1); // the longest texts
+    for (const [lines, brief] of [[1, false], [2, false], [1, true], [2, true]]) {
+      list.classList.toggle("brief", brief);
+      this.fitTiles(room, lines);
+      if (replicas.every((replica) => this.labels[replica].fits)) break;
+    }
+  }
+
+  /** Sets the sizes and places of tiles with this number of lines of text. */
+  fitTiles(room, lines) {
+    const { size, gap } = this.recording.about.picture;
+    const { ratio, columns } = this;
+    const rows = Math.ceil(this.replicas.length / columns);
+    this.strip = Math.round(lines * LINE * ratio);
+    const across = (room.width * ratio - (columns - 1) * gap) / columns;
+    const high = (room.height * ratio - (rows - 1) * gap) / rows - this.strip;
     this.width = Math.max(1, Math.floor(Math.min(across, (high * size[0]) / size[1])));
     this.height = Math.max(1, Math.round((this.width * size[1]) / size[0]));
     this.canvas.width = columns * (this.width + gap) - gap;
-    this.canvas.height = rows * (this.height + gap) - gap;
+    this.canvas.height = rows * (this.height + this.strip + gap) - gap;
     this.canvas.style.width = `${this.canvas.width / ratio}px`;
     this.canvas.style.height = `${this.canvas.height / ratio}px`;
+    byId("screen").style.width = `${this.canvas.width / ratio + 2}px`; // with the border
+    this.replicas.forEach((replica, index) => {
+      const [left, top] = this.corner(index).map((at) => at / ratio + 1);
+      this.labels[replica].place(left, top + this.height / ratio, this.width / ratio, this.strip / ratio);
+    });
   }
 
   corner(index) {
-    const { gap } = this.recording.about;
-    return [(index % this.columns) * (this.width + gap), Math.floor(index / this.columns) * (this.height + gap)];
+    const { gap } = this.recording.about.picture;
+    const row = Math.floor(index / this.columns);
+    return [(index % this.columns) * (this.width + gap), row * (this.height + this.strip + gap)];
   }
 
   draw(frame) {
-    this.context.fillStyle = this.recording.about.gapShade;
+    this.context.fillStyle = this.recording.about.picture.gapShade;
     this.context.fillRect(0, 0, this.canvas.width, this.canvas.height);
     this.replicas.forEach((replica, index) => {
-      this.recording.draw(this.context, replica, frame, ...this.corner(index), this.width, this.height);
+      const [left, top] = this.corner(index);
+      const { width, height, ratio } = this;
+      this.recording.draw(this.context, replica, frame, { left, top, width, height, ratio });
+      this.labels[replica].show(frame);
     });
   }
 
@@ -46,7 +110,7 @@ class Picture {
     const y = ((event.clientY - box.top) / box.height) * this.canvas.height;
     return this.replicas.find((_, index) => {
       const [left, top] = this.corner(index);
-      return x >= left && x < left + this.width && y >= top && y < top + this.height;
+      return x >= left && x < left + this.width && y >= top && y < top + this.height + this.strip;
     });
   }
 }
@@ -65,6 +129,9 @@ function matchOuterPage() {
   for (const rule of schemes) rule.media.mediaText = dark ? "all" : "not all";
 }
 
+/** Width of the slider's thumb in pixels; the same as in the style. */
+const THUMB = 16;
+
 /** Maximum height of the picture in an iframe, in pixels. */
 const MAX_HEIGHT = 480;
 
@@ -76,28 +143,37 @@ class Player {
     this.replicas = this.all;
     this.position = 0;
     this.playing = false;
-    this.picture = new Picture(recording, byId("picture"));
-    const { roles, metrics = [] } = recording.about;
-    const drawn = (curves, place) => new Chart(recording, curves, byId(place), (frame) => this.seek(frame));
-    byId("measured").hidden = !metrics.length;
+    const { picture, roles, state, omitted } = recording.about;
+    if (picture) this.picture = new Picture(recording, byId("picture"));
+    byId("player").classList.toggle("plain", !picture);
+    for (const part of document.querySelectorAll("#screen, .pictures")) part.hidden = !picture;
+    for (const [name, colour] of picture?.legend ?? []) {
+      byId("legend").append(element("span", "key", name));
+      byId("legend").lastChild.style.setProperty("--colour", colour);
+    }
+    const drawn = (chart, place) => new Chart(recording, chart, byId(place), (frame) => this.seek(frame));
+    byId("measured").hidden = !recording.metrics.length;
+    byId("state").hidden = !state;
+    byId("omitted").textContent = omitted?.length ? `Without a chart: ${omitted.join(", ")}.` : "";
     this.charts = [
       ...roles.map((role, i) => drawn(ofRole(recording, role, i), "charts")),
-      ...metrics.map((metric, i) => drawn(ofMetric(recording, metric, i), "metrics")),
+      ...recording.metrics.map((chart) => drawn(chart, "metrics")),
+      ...recording.state.map((chart) => drawn(chart, "fields")),
     ];
+    for (const times of [0.1, 0.25, 0.5, 1, 2, 4, 8]) {
+      const name = `${formatted(times * recording.about.fps)} steps/s`;
+      byId("speed").append(new Option(name, times, times === 1, times === 1));
+    }
     byId("scrub").max = recording.frames - 1;
     byId("replica").append(new Option(`all ${this.all.length}`, "all"));
-    for (const replica of this.all) byId("replica").append(new Option(this.name(replica), replica));
-    for (const alone of document.querySelectorAll(".several")) alone.hidden = this.all.length === 1;
+    for (const replica of this.all) byId("replica").append(new Option(replicaName(recording, replica), replica));
+    if (this.all.length === 1) for (const alone of document.querySelectorAll(".several")) alone.hidden = true;
     this.listen();
     this.fit();
   }
 
   get frame() {
     return Math.floor(this.position);
-  }
-
-  name(replica) {
-    return `replica ${this.recording.about.numbers[replica]}`;
   }
 
   listen() {
@@ -177,6 +253,7 @@ class Player {
     this.playing = playing;
     byId("play").textContent = playing ? "❚❚" : "▶";
     byId("play").setAttribute("aria-label", playing ? "Pause" : "Play");
+    byId("status").setAttribute("aria-live", playing ? "off" : "polite");
     if (begins) {
       this.before = null;
       this.draw();
@@ -216,33 +293,51 @@ class Player {
 
   fit() {
     this.room = this.sizes();
-    const stage = byId("stage");
-    const rest = stage.offsetTop + stage.offsetHeight - this.picture.canvas.offsetHeight; // keeps the help in view
+    const [main, stage, screen, help, scrub] = ["player", "stage", "screen", "help", "scrub"].map(byId);
+    const rest = main.offsetTop + stage.offsetHeight - screen.offsetHeight + help.offsetHeight; // keeps the help in view
     const height = Math.max(220, hostFrame ? MAX_HEIGHT : window.innerHeight - rest - 28);
-    this.picture.fit(this.replicas, { width: stage.clientWidth - 2, height });
-    for (const chart of this.charts) chart.fit(this.replicas);
+    this.picture?.fit(this.replicas, { width: stage.clientWidth - 2, height });
+    const left = Math.max(...this.charts.map((chart) => chart.labelWidth()));
+    for (const chart of this.charts) chart.fit(this.replicas, left);
+    scrub.style.marginLeft = `${1 + left - THUMB / 2}px`; // 1: the chart's border
+    scrub.style.width = `${this.charts[0].width - left - RIGHT + THUMB}px`;
     this.draw();
   }
 
   draw() {
     const frame = this.frame;
-    this.picture.draw(frame);
+    const step = `step ${frame} of ${this.recording.frames - 1}`;
+    this.picture?.draw(frame);
     for (const chart of this.charts) chart.draw(frame);
     byId("scrub").value = frame;
-    byId("frame").textContent = `step ${frame} of ${this.recording.frames - 1}`;
+    byId("scrub").setAttribute("aria-valuetext", step);
+    byId("frame").textContent = step;
     byId("status").textContent = this.status(frame);
   }
 
+  /** Returns a sentence about the replicas, and one about ended episodes. */
   status(frame) {
-    const { last } = this.recording.about;
-    if (this.replicas.length > 1) {
-      const done = this.replicas.filter((replica) => frame > last[replica]).length;
-      return `${this.replicas.length} replicas` + (done ? `, ${done} finished` : "");
+    const { recording, replicas } = this;
+    const ended = this.endedEpisodes(frame);
+    if (replicas.length > 1) {
+      const numbers = STATUS.map((name, status) => [name, replicas.filter((r) => recording.statusAt(r, frame) === status).length]);
+      const counts = numbers.filter(([, number]) => number).map(([name, number]) => `${number} ${name}`);
+      return `${replicas.length} replicas: ${counts.join(", ")}.${ended}`;
     }
-    const [replica] = this.replicas;
-    const at = Math.min(frame, last[replica]);
-    const ended = ["", "; it terminated", "; it was truncated"][this.recording.ends[replica][at]];
-    return `${this.name(replica)}: step ${this.recording.lengths[replica][at]} of its episode${ended}`;
+    const [replica] = replicas;
+    const at = Math.min(frame, recording.about.last[replica]);
+    const status = STATUS[recording.statusAt(replica, frame)];
+    return `${replicaName(recording, replica)}, step ${recording.lengths[replica][at]} of its episode: ${status}.${ended}`;
+  }
+
+  endedEpisodes(frame) {
+    const { roles } = this.recording.about;
+    const returns = roles.map((_, role) => this.recording.finished(role, this.replicas, frame));
+    const count = returns[0].length;
+    if (!count) return "";
+    const values = returns.map((all, role) => formatted(mean(all)) + (roles.length > 1 ? ` (${roles[role].name})` : ""));
+    const whose = count > 1 ? `Mean return of ${count} ended episodes` : "Return of 1 ended episode";
+    return ` ${whose}: ${values.join(", ")}.`;
   }
 }
 

@@ -22,6 +22,16 @@ MIN_TILE_WIDTH: Final = 16
 """Minimum width of a replica in pixels."""
 
 
+def require_drawing(drawing: Drawing | None, env: str) -> Drawing:
+    """Return the drawing of an environment, or raise a ValueError if it has none."""
+    if drawing is None:
+        raise ValueError(
+            f"{env} has no drawing, which videos and windows need: save a page, with charts of the state instead "
+            "(gpu-envs play --html, Replay.save_html), or give the spec drawing=gpu_envs.pictures.Drawing(...)"
+        )
+    return drawing
+
+
 @dataclasses.dataclass(frozen=True)
 class Recorded:
     """Data of some replicas: frame 0 is the first state, frame ``t`` is the state after ``t`` steps.
@@ -31,8 +41,8 @@ class Recorded:
 
     env: str
     """Environment id."""
-    drawing: Drawing
-    """The environment's drawing."""
+    drawing: Drawing | None
+    """The environment's drawing; None: pages have charts of the state instead of pictures."""
     state: Mapping[str, np.ndarray]
     """State fields by name, ``[frames, replicas, ...]``."""
     params: Mapping[str, Any]
@@ -81,6 +91,11 @@ class Recorded:
         """Largest number of steps of a replica."""
         return self.frames - 1
 
+    @property
+    def frames_a_second(self) -> int:
+        """Frames per second in real time, or 30 without a drawing."""
+        return 30 if self.drawing is None else self.drawing.frames_a_second
+
     def returns(self) -> dict[str, np.ndarray]:
         """Return the returns of all fully recorded episodes by role, replica after replica."""
         return {role: np.array(self._episode_returns(rewards)) for role, rewards in self.rewards.items()}
@@ -103,7 +118,7 @@ class Recorded:
         state, drawn = (
             {name: values[frames, numbers] for name, values in arrays.items()} for arrays in (self.state, self.drawn)
         )
-        return Snapshot(self.drawing, state, {**self.params, **drawn}).picture(numbers)
+        return Snapshot(require_drawing(self.drawing, self.env), state, {**self.params, **drawn}).picture(numbers)
 
     def pixels(self, frame: int, painter: Painter, size: tuple[int, int]) -> np.ndarray:
         """Return a tiled image of all replicas, ``[height, width, 3]`` uint8; ``size``: width, height of a replica."""
@@ -121,8 +136,9 @@ class Recorded:
         Args:
             width: Width of the image, rounded down to full tiles; None for 1200, or less for few replicas.
         """
+        drawing = require_drawing(self.drawing, self.env)
         if width is None:
-            return tile_size(self.drawing, self.replicas)
+            return tile_size(drawing, self.replicas)
         columns = math.ceil(math.sqrt(self.replicas))
         across = (width - (columns - 1) * GAP) // columns
         if across < MIN_TILE_WIDTH:
@@ -130,4 +146,4 @@ class Recorded:
                 f"width is {width}; {self.replicas} replicas need a width of at least "
                 f"{columns * (MIN_TILE_WIDTH + GAP) - GAP}"
             )
-        return across, max(1, round(across * self.drawing.size[1] / self.drawing.size[0]))
+        return across, max(1, round(across * drawing.size[1] / drawing.size[0]))

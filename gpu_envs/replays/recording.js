@@ -4,6 +4,18 @@
 
 const byId = (id) => document.getElementById(id);
 
+/** Returns a new element with children, which are elements or texts. */
+function element(kind, className, ...children) {
+  const made = document.createElement(kind);
+  if (className) made.className = className;
+  made.append(...children);
+  return made;
+}
+
+function replicaName(recording, replica) {
+  return `replica ${recording.about.numbers[replica]}`;
+}
+
 /** Returns the page's description and its block of bytes. */
 async function unpack() {
   const about = JSON.parse(byId("about").textContent);
@@ -61,10 +73,17 @@ class Visibility {
   }
 }
 
+/** Returns the values of a chart by replica and frame, NaN if there is none. */
+function chartValues(bytes, replicas, frames, layout) {
+  const coordinates = new Coordinates(bytes, replicas, frames, layout);
+  const value = (row, frame) => (coordinates.values[row * frames + frame] ? coordinates.at(row, frame) : NaN);
+  return Array.from({ length: replicas }, (_, row) => Float64Array.from({ length: frames }, (_, f) => value(row, f)));
+}
+
 /** Shapes of the same kind, colour and size in all frames. */
 class Layer {
   constructor(bytes, frames, layout) {
-    Object.assign(this, { kind: layout.kind, colour: layout.colour, size: layout.size });
+    Object.assign(this, { kind: layout.kind, colour: layout.colour, size: layout.size, minRadius: layout.minRadius });
     this.shapes = layout.shapes;
     this.points = layout.points;
     const rows = layout.replicas * layout.shapes;
@@ -75,8 +94,11 @@ class Layer {
     this.y = new Float64Array(layout.points);
   }
 
-  /** Draws a replica's shapes; the view's lower left corner is the lower left corner of a picture of this height. */
-  draw(context, replica, frame, view, scale, height) {
+  /**
+   * Draws a replica's shapes; the view's lower left corner is the lower left corner of a picture of this height.
+   * The ratio is the number of the canvas's pixels per pixel of the page.
+   */
+  draw(context, replica, frame, view, scale, height, ratio) {
     context.fillStyle = context.strokeStyle = this.colour;
     for (let shape = 0; shape < this.shapes; shape++) {
       const row = replica * this.shapes + shape;
@@ -85,7 +107,19 @@ class Layer {
         this.x[point] = (this.coordinate(row, point, 0, frame) - view[0]) * scale;
         this.y[point] = height - (this.coordinate(row, point, 1, frame) - view[1]) * scale;
       }
-      this[this.kind](context, scale);
+      if (this.minRadius) this.enlarge(this.minRadius * ratio);
+      this[this.kind](context, scale, ratio);
+    }
+  }
+
+  /** Enlarges the points about their centre if they are within a smaller radius. */
+  enlarge(minRadius) {
+    const [x, y] = [this.x, this.y].map((values) => values.reduce((sum, value) => sum + value, 0) / this.points);
+    const radius = Math.max(...Array.from(this.x, (across, point) => Math.hypot(across - x, this.y[point] - y)));
+    if (!(radius > 0 && radius < minRadius)) return;
+    for (let point = 0; point < this.points; point++) {
+      this.x[point] = x + ((this.x[point] - x) * minRadius) / radius;
+      this.y[point] = y + ((this.y[point] - y) * minRadius) / radius;
     }
   }
 
@@ -102,9 +136,9 @@ class Layer {
     context.fill();
   }
 
-  disc(context, scale) {
+  disc(context, scale, ratio) {
     context.beginPath();
-    context.arc(this.x[0], this.y[0], Math.max(this.size * scale, 0.5), 0, 2 * Math.PI);
+    context.arc(this.x[0], this.y[0], Math.max(this.size * scale, this.minRadius * ratio, 0.5), 0, 2 * Math.PI);
     context.fill();
   }
 
@@ -126,19 +160,21 @@ class Layer {
   }
 }
 
-/** A recording: shapes, returns, metrics and ends of episodes. */
+/** A recording: shapes, returns, metrics, the state and ends of episodes. */
 class Recording {
   constructor(about, bytes) {
     this.about = about;
     this.frames = about.frames;
     this.replicas = about.numbers.length;
-    this.layers = about.layers.map((layout) => new Layer(bytes, about.frames, layout));
+    this.layers = (about.picture?.layers ?? []).map((layout) => new Layer(bytes, about.frames, layout));
     const ends = arrayOf(Uint8Array, bytes, about.ends, this.replicas * this.frames);
     const rewards = arrayOf(Float32Array, bytes, about.rewards, about.roles.length * this.replicas * this.frames);
     /** By replica and frame: 0, or 1 if the episode terminated, or 2 if it was truncated. */
     this.ends = this.byReplica((replica) => ends.subarray(replica * this.frames, (replica + 1) * this.frames));
     /** By replica: frames that end an episode. */
     this.endings = this.ends.map((row) => Array.from(row.keys()).filter((frame) => row[frame]));
+    /** Whether several episodes of a replica are recorded. */
+    this.severalEpisodes = this.endings.some((frames, replica) => frames.some((frame) => frame < about.last[replica]));
     /** By replica and frame: steps since the start of the episode. */
     this.lengths = this.byReplica((replica) => this.episodeSums(replica, about.elapsed[replica], () => 1));
     /** By role, replica and frame: return since the start of the episode. */
@@ -148,15 +184,13 @@ class Recording {
         return this.episodeSums(replica, 0, (frame) => rewards[row + frame]);
       }),
     );
-    const metrics = about.metrics ?? [];
-    const measured = arrayOf(Float32Array, bytes, about.measured ?? 0, metrics.length * this.replicas * this.frames);
-    /** By metric, replica and frame: the metric since the start of the episode; NaN before its first step. */
-    this.measured = metrics.map((_, metric) =>
-      this.byReplica((replica) => {
-        const row = (metric * this.replicas + replica) * this.frames;
-        return Float64Array.from({ length: this.frames }, (_, f) => measured[row + Math.min(f, about.last[replica])]);
-      }),
-    );
+    const decoded = ({ values, bounds = [], ...chart }) => {
+      const [low, high] = bounds.map((layout) => chartValues(bytes, this.replicas, this.frames, layout));
+      return { ...chart, values: chartValues(bytes, this.replicas, this.frames, values), low, high };
+    };
+    /** Charts of metrics since the start of the episode, and of the state. */
+    this.metrics = about.metrics.map(decoded);
+    this.state = (about.state ?? []).map(decoded);
   }
 
   byReplica(make) {
@@ -176,16 +210,30 @@ class Recording {
     return sums;
   }
 
-  /** Returns the values (by replica and frame) at the ends of the replicas' episodes up to a frame. */
-  finished(values, replicas, frame) {
+  /** Returns the status of a replica's episode at a frame: 0 (running), 1 (terminated) or 2 (truncated). */
+  statusAt(replica, frame) {
+    return this.ends[replica][Math.min(frame, this.about.last[replica])];
+  }
+
+  /** Returns the number of a replica's episode at a frame, from 1. */
+  episodeAt(replica, frame) {
+    const at = Math.min(frame, this.about.last[replica]);
+    return 1 + this.endings[replica].filter((end) => end < at).length;
+  }
+
+  /** Returns a role's returns of the replicas' episodes that were recorded from their start and ended by a frame. */
+  finished(role, replicas, frame) {
     return replicas.flatMap((replica) =>
-      this.endings[replica].filter((at) => at <= frame).map((at) => values[replica][at]),
+      this.endings[replica]
+        .filter((at, episode) => at <= frame && (episode || !this.about.elapsed[replica]))
+        .map((at) => this.totals[role][replica][at]),
     );
   }
 
   /** Draws a replica into a rectangle of the canvas. */
-  draw(context, replica, frame, left, top, width, height) {
-    const { views, background, last, faded } = this.about;
+  draw(context, replica, frame, { left, top, width, height, ratio }) {
+    const { last } = this.about;
+    const { views, background, faded } = this.about.picture;
     const view = views[views.length === 1 ? 0 : frame];
     context.save();
     context.beginPath();
@@ -195,7 +243,8 @@ class Recording {
     context.fillStyle = background;
     context.fillRect(0, 0, width, height);
     const scale = width / (view[2] - view[0]);
-    for (const layer of this.layers) layer.draw(context, replica, Math.min(frame, last[replica]), view, scale, height);
+    const at = Math.min(frame, last[replica]);
+    for (const layer of this.layers) layer.draw(context, replica, at, view, scale, height, ratio);
     if (frame > last[replica]) {
       context.globalAlpha = faded;
       context.fillStyle = background;

@@ -21,7 +21,7 @@ class Replay(Recorded):
     def save_video(
         self, path: str | Path, *, width: int | None = None, fps: int | None = None, progress: bool | None = False
     ) -> None:
-        """Save a video of all replicas side by side.
+        """Save a video of all replicas side by side, which needs a drawing.
 
         Args:
             path: The file, ``.mp4`` or ``.gif``.
@@ -33,6 +33,8 @@ class Replay(Recorded):
 
     def save_html(self, path: str | Path, *, fps: int | None = None) -> None:
         """Save a page that plays in a browser. It is one file and needs no network.
+
+        It shows returns, metrics and pictures, or without a drawing charts of the state's fields.
 
         Args:
             path: The file, ``.html``.
@@ -48,7 +50,7 @@ class Replay(Recorded):
         return page.to_iframe(self)
 
     def show(self, *, width: int | None = None, fps: int | None = None) -> None:
-        """Play the replay once in a window. Closing the window stops it.
+        """Play the replay once in a window, which needs a drawing. Closing the window stops it.
 
         Args:
             width: Approximate width in pixels; None for 1200, or less for few replicas.

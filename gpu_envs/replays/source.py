@@ -18,7 +18,6 @@ from gpu_envs.registry import catalog as registry
 from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.rendering.frames import MAX_TILES
 from gpu_envs.seeds import derived_seed
-from gpu_envs.specs.base import Spec
 from gpu_envs.vector_env import VectorEnv
 
 if TYPE_CHECKING:
@@ -104,23 +103,12 @@ def find(source: str | os.PathLike[str]) -> str | Path:
     )
 
 
-def _check_drawing(spec: Spec) -> None:
-    """Raise a ValueError if the environment has no drawing."""
-    if spec.drawing is None:
-        drawn = [name for name in registry.ids() if registry.spec(name).drawing is not None]
-        raise ValueError(
-            f"{spec.id} cannot be shown: its spec has no drawing (give it drawing=gpu_envs.pictures.Drawing(...)). "
-            f"Environments with a drawing: {', '.join(drawn)}"
-        )
-
-
 def _open_env(env: AnyEnv, options: SourceOptions) -> ReplaySource:
     """Return some replicas of the environment, reset only if a seed is given, with the user's or a random policy."""
     for name in ("policies", "params", "modules"):
         if getattr(options, name):
             instead = "set them in gpu_envs.make" if name == "params" else "give policy instead"
             raise ValueError(f"{name} is for a run or an environment id, but source is an environment: {instead}")
-    _check_drawing(env.env_spec)
     if options.replicas is not None and isinstance(options.replicas, Sequence | np.ndarray):
         numbers = _check_numbers(np.asarray(options.replicas), env.num_envs)
     else:
@@ -138,7 +126,6 @@ def _open_env(env: AnyEnv, options: SourceOptions) -> ReplaySource:
 
 def _open_id(name: str, options: SourceOptions) -> ReplaySource:
     """Return a new environment, reset with the seed or 0, with the user's or a random policy."""
-    _check_drawing(registry.spec(name))
     count, seed = _replica_count(options.replicas), options.seed or 0
     env = gpu_envs.make(name, count, device=options.device, autoreset_mode="NextStep", **(options.params or {}))
     observations, _ = env.reset(seed=seed)
@@ -151,7 +138,6 @@ def _open_id_with_policies(name: str, options: SourceOptions) -> ReplaySource:
     """Return a source with a new environment and ``options.policies``; roles without one act at random."""
     from gpu_envs.training.runs import load_frozen_policies
 
-    _check_drawing(registry.spec(name))
     if options.policy is not None:
         raise ValueError("policy (for all roles) and policies (by role) are given: leave one out")
     assert options.policies is not None
@@ -167,7 +153,6 @@ def _open_run(path: Path, options: SourceOptions) -> ReplaySource:
     if options.policy is not None:
         raise ValueError("policy is not for runs, which have policies: leave it out, or replace some with policies")
     run = RunDirectory.open(path)
-    _check_drawing(run.spec(trust=options.trust))
     loaded = load_policies(
         run,
         device=options.device,

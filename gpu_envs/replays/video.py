@@ -66,10 +66,10 @@ def write(replay: Recorded, path: Path, width: int | None, fps: int | None, prog
     with replacing(path) as partial:
         try:
             if path.suffix.lower() == ".gif":
-                rate = min(MAX_GIF_FPS, replay.drawing.frames_a_second) if fps is None else fps
+                rate = min(MAX_GIF_FPS, replay.frames_a_second) if fps is None else fps
                 _write_gif(replay, partial, tile_size, rate, bar)
             else:
-                _write_mp4(replay, partial, tile_size, replay.drawing.frames_a_second if fps is None else fps, bar)
+                _write_mp4(replay, partial, tile_size, replay.frames_a_second if fps is None else fps, bar)
         finally:
             bar.close()
 

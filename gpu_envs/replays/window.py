@@ -20,7 +20,7 @@ def play(replay: Recorded, width: int | None, fps: int | None) -> None:
     pygame = import_pygame()
     size = replay.tile(width)
     painter = Painter(replay.device)
-    window = Window(replay.title or replay.env, fps or replay.drawing.frames_a_second)
+    window = Window(replay.title or replay.env, fps or replay.frames_a_second)
     try:
         for frame in range(replay.frames):
             window.show(replay.pixels(frame, painter, size))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from cli_tools import code_without, error_of, output_of, run_process
-from harness import subprocess_env
+from custom import spec_path
+from harness import restored_registry, subprocess_env
 
 from gpu_envs.cli import MISTAKE, OK
 
@@ -145,6 +146,23 @@ def test_messages_of_mistakes(
     device = [] if "--device" in words or not words else CPU
     assert message in error_of(capsys, "play", *words, *device)
     assert file_names(tmp_path) == []
+
+
+def test_an_environment_without_a_drawing_has_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    words = (str(spec_path("measured.py:DRIFTER")), *CPU, "--steps", "3")
+    with restored_registry():
+        for wish in (["--video", "a.gif"], ["--window"]):
+            assert "has no drawing, which videos and windows need: save a page" in error_of(
+                capsys, "play", *words, *wish
+            )
+        assert file_names(tmp_path) == []
+        output_of(capsys, "play", *words)
+    (page,) = file_names(tmp_path)
+    assert '"state":[{"name":"x",' in (tmp_path / page).read_text()
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_an_mp4(replay: Replay, width: int | None, fps: int | None, tmp_path: Pa
     frames, rate = decoded(path)
     assert rate == (fps or 30)
     tile = replay.tile(width)
+    assert replay.drawing is not None
     assert tile == (tile_size(replay.drawing, 4) if width is None else (149, 149))
     high, wide = (2 * side + 2 for side in (tile[1], tile[0]))
     assert frames.shape == (21, high + high % 2, wide + wide % 2, 3)

@@ -1,4 +1,4 @@
-"""Metrics of a recording: values of the running episodes at each step, and charts in the page."""
+"""Metrics of a recording: values of the running episodes at each step, and charts of metrics and states in the page."""
 
 import dataclasses
 import json
@@ -16,6 +16,7 @@ from small_envs import walk
 import gpu_envs
 from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc
 from gpu_envs.replays import Replay, page, record
+from gpu_envs.replays.charts import MAX_CHARTS, state_charts
 from gpu_envs.replays.recorded import RUNNING, TERMINATED, TRUNCATED
 
 
@@ -173,7 +174,7 @@ def test_environments_without_metrics(tmp_path: Path, device: str) -> None:
         assert env.simulation.program_source() == source
     replay = record(env, steps=9)
     assert replay.metrics == replay.measured == {}
-    assert "metrics" not in about_of(page.to_html(replay))
+    assert about_of(page.to_html(replay))["metrics"] == []
 
 
 # --- the page ---
@@ -189,27 +190,29 @@ def carts() -> Replay:
     return record("CartPole-v1", replicas=3, episodes=3, seed=6, device="cpu")
 
 
-def test_metrics_only_add_to_the_page(carts: Replay) -> None:
-    """The rest of the page's description is the same as without metrics."""
-    without = about_of(page.to_html(dataclasses.replace(carts, metrics={}, measured={})))
-    about = about_of(page.to_html(carts))
-    assert about.pop("measured") > max(without["rewards"], without["ends"])
-    assert [metric["name"] for metric in about.pop("metrics")] == ["position", "angle"]
-    assert about == without
-
-
-def captions(tab: Tab) -> list[list[str]]:
-    """Return the texts above each metric's chart."""
+def captions(tab: Tab, place: str = "metrics") -> list[list[str]]:
+    """Return the texts above each chart: name, note, and value at the current step."""
     texts: list[list[str]] = tab.run(
-        "[...document.querySelectorAll('#metrics figcaption')].map((it) => [...it.children].map((e) => e.textContent))"
+        f"[...document.querySelectorAll('#{place} figcaption')].map((it) => [...it.children].map((e) => e.textContent))"
     )
     return texts
 
 
+def assert_shows(text: str, values: np.ndarray, scale: float) -> None:
+    """Assert that a caption shows the mean of the values that are not NaN; ``scale`` is the chart's range."""
+    numbers = values[~np.isnan(values)]
+    assert text.startswith("mean ") == (len(values) > 1 and len(numbers) > 0)
+    assert (text == "") == (len(numbers) == 0)
+    if len(numbers):
+        assert float(text.removeprefix("mean ")) == pytest.approx(
+            float(numbers.mean()), rel=1e-3, abs=float(scale) / 2**13
+        )
+
+
 def test_captions_show_metrics(carts: Replay, open_replay: OpenReplay) -> None:
-    """Captions show the means over all replicas or one: of the current values, and of ended episodes."""
+    """Captions show the means of the current values over all replicas or one."""
     tab = open_replay(carts)
-    assert text_of(tab, "#measured h2") == "Metrics so far"
+    assert text_of(tab, "#measured h2") == "Metrics of the episode so far"
     first_ended = int(np.flatnonzero(carts.ends.any(1))[0])
     for number in (0, 1, first_ended, first_ended + 1, int(carts.last.min()) + 1, carts.steps):
         set_input(tab, "scrub", number)
@@ -218,25 +221,15 @@ def test_captions_show_metrics(carts: Replay, open_replay: OpenReplay) -> None:
             which = [0, 1, 2] if chosen == "all" else [1]
             texts = captions(tab)
             assert [row[:2] for row in texts] == [[n, metric.description] for n, metric in carts.measured.items()]
-            for (*_, now, mean, same), values in zip(texts, carts.metrics.values(), strict=True):
-                shown = [values[min(number, carts.last[r]), r] for r in which]
-                numbers = [value for value in shown if not np.isnan(value)]
-                ended = [values[t, r] for r in which for t in np.flatnonzero(carts.ends[: number + 1, r])]
-                assert same == ""
-                assert (
-                    now == ""
-                    if not numbers
-                    else float(now.removeprefix("now ")) == pytest.approx(np.mean(numbers), rel=1e-3)
-                )
-                words = {0: "", 1: "1 episode "}.get(len(ended), f"mean of {len(ended)} episodes ")
-                assert mean.startswith(words)
-                assert not ended or float(mean.rpartition(" ")[2]) == pytest.approx(np.mean(ended), rel=1e-3)
+            for (*_, now), values in zip(texts, carts.metrics.values(), strict=True):
+                shown = values[np.minimum(number, carts.last)[which], which]
+                assert_shows(now, shown, np.ptp(values[np.isfinite(values)]))
 
 
 def test_captions_of_multi_agent_metrics(open_replay: OpenReplay) -> None:
     tab = open_replay(record(make_env("FLOCK", 2, "cpu"), steps=5, seed=0))
-    words = [["last"], ["mean", "a share (mean)"], ["sum", "(sum)"], ["highest", "(max)"]]
-    assert [row[:-3] for row in captions(tab)] == words  # before "now ...", the mean, and "all alike"
+    words = [["last", ""], ["mean", "a share (mean)"], ["sum", "(summed)"], ["highest", "(maximum)"]]
+    assert [row[:2] for row in captions(tab)] == words
 
 
 def coloured(tab: Tab, number: int, colour: tuple[int, int, int]) -> np.ndarray:
@@ -281,7 +274,7 @@ def test_charts_are_drawn(open_replay: OpenReplay) -> None:
     tab.click(*point_in(tab, "#metrics canvas", 0.55, 0.5))
     assert shown_frame(tab) == pytest.approx(10, abs=2)
     tab.press("ArrowRight")
-    assert captions(tab)[0][-3] == f"now {values[shown_frame(tab), 0]:g}"
+    assert captions(tab)[0][-1] == f"{values[shown_frame(tab), 0]:g}"
     tab.click(*point_in(tab, "#metrics canvas", 0.999, 0.5))
     assert shown_frame(tab) == 19
 
@@ -303,7 +296,7 @@ def test_charts_with_infinity_and_nan(carts: Replay, open_replay: OpenReplay) ->
     tab = open_replay(dataclasses.replace(carts, metrics={"position": infinite, "angle": np.full_like(angle, np.nan)}))
     set_input(tab, "scrub", 2)
     set_input(tab, "replica", "1")
-    assert captions(tab)[0][2].startswith("now 0.")
+    assert captions(tab)[0][2] == f"{position[2, 1]:.4g}"
     assert captions(tab)[1][2] == ""
     assert np.count_nonzero(coloured(tab, 0, (30, 132, 73))) > 50
 
@@ -313,3 +306,72 @@ def test_page_without_metrics(tmp_path: Path, open_replay: OpenReplay) -> None:
     tab = open_replay(record(env, steps=9, seed=0))
     assert tab.run("document.getElementById('measured').clientHeight") == 0
     assert tab.run("document.querySelectorAll('figure').length") == 1
+
+
+# --- charts of states ---
+
+
+def test_charts_of_a_state() -> None:
+    """Small arrays have a chart per element, larger ones their mean and range; constant fields have none."""
+    replay = record("CartPole-v1", replicas=2, steps=6, device="cpu")
+    rng = np.random.default_rng(0)
+    state = {
+        "elapsed": rng.random((7, 2)),
+        "fixed": np.broadcast_to(rng.random((2, 4)), (7, 2, 4)),
+        "pair": rng.random((7, 2, 2)),
+        "matrix": rng.random((7, 2, 3, 5)),
+        "number": rng.integers(0, 9, (7, 2)),
+        **{f"long{i}": rng.random((7, 2, 4)) for i in range(MAX_CHARTS)},
+    }
+    last = np.array([6, 3])
+    charts, omitted = state_charts(dataclasses.replace(replay, drawing=None, state=state, last=last))
+    kept = MAX_CHARTS - 4  # after those of the pair, the matrix and the number
+    assert [chart.name for chart in charts] == [
+        "pair[0]",
+        "pair[1]",
+        "matrix",
+        "number",
+        *(f"long{i}" for i in range(kept)),
+    ]
+    assert omitted == ["fixed (constant)", *(f"long{i}" for i in range(kept, MAX_CHARTS))]
+    frames = np.minimum(np.arange(7)[:, None], last), np.arange(2)
+    first, second, matrix, number = charts[:4]
+    assert_same_bits([first.values, second.values], [state["pair"][frames][..., i] for i in range(2)])
+    assert_same_bits(number.values, state["number"][frames])
+    assert number.bounds == first.bounds == ()
+    values = state["matrix"][frames].reshape(7, 2, 15)
+    assert matrix.values == pytest.approx(values.mean(-1))
+    assert_same_bits(matrix.bounds, (values.min(-1), values.max(-1)))
+    assert matrix.note == "mean of 15 values; band: minimum to maximum"
+
+
+def test_a_page_without_a_drawing(open_replay: OpenReplay, tmp_path: Path) -> None:
+    """It has curves and bands of the state, with the current values above them, and no picture."""
+    env = gpu_envs.make("TagContinuous-v0", 2, device="cpu", num_taggers=2, num_runners=5, grid_length=5.0)
+    drawn = record(env, steps=40, seed=3)
+    plain = dataclasses.replace(drawn, drawing=None)
+    plain.save_html(tmp_path / "plain.html")
+    assert (tmp_path / "plain.html").stat().st_size < 80_000
+    tab = open_replay(plain)
+    assert tab.run("document.getElementById('screen').clientHeight") == 0
+    names = [row[0] for row in captions(tab, "fields")]
+    assert names == [name for name in drawn.state if name in names]
+    assert {"x", "speed", "heading", "runners_left"} < set(names)
+    absent = set(drawn.state) - set(names) - {"elapsed"}
+    assert text_of(tab, "#omitted") == (
+        f"Without a chart: {', '.join(f'{n} (constant)' for n in sorted(absent))}." if absent else ""
+    )
+    for number, chosen in ((0, "all"), (17, "all"), (40, "1")):
+        set_input(tab, "scrub", number)
+        set_input(tab, "replica", chosen)
+        for name, _, now in captions(tab, "fields"):
+            values = drawn.state[name].astype(float).reshape(41, 2, -1).mean(-1)
+            assert_shows(
+                now, values[number] if chosen == "all" else values[number, 1:], np.ptp(drawn.state[name].astype(float))
+            )
+    tab.run("document.querySelectorAll('#fields canvas')[0].id = 'x'")
+    pixels = tab.canvas("#x").astype(int)  # (125, 60, 152) at 20 % on white
+    band = abs(pixels - [229, 216, 234]).sum(-1) < 20
+    across = np.flatnonzero(band.any(0))
+    frames = np.rint((across - across[0]) / np.ptp(across) * 40).astype(int)
+    assert np.corrcoef(band[:, across].sum(0), np.ptp(drawn.state["x"][frames, 1], axis=-1))[0, 1] > 0.9

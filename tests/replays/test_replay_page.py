@@ -47,6 +47,24 @@ def painted(replay: Replay, number: int, pixels: np.ndarray, replica: int | None
     return replay.pixels(number, painter, tile)
 
 
+def pictures_of(tab: Tab) -> np.ndarray:
+    """Return the pixels of the replicas' pictures, without the texts below them."""
+    pixels = tab.canvas("#picture")
+    rows, text = tab.run(
+        "(() => { const all = [...document.querySelectorAll('#tiles li')].map((it) => it.style); "
+        "return [new Set(all.map((it) => it.top)).size, Math.round(parseFloat(all[0].height) * devicePixelRatio)]; })()"
+    )
+    height = (len(pixels) + 2) // rows  # with the text and the gap of 2 pixels
+    place = np.arange(len(pixels)) % height
+    return pixels.compress((place < height - 2 - text) | (place >= height - 2), axis=0)
+
+
+def labels(tab: Tab) -> list[str]:
+    """Return the texts below the pictures."""
+    texts: list[str] = tab.run("[...document.querySelectorAll('#tiles li')].map((it) => it.textContent)")
+    return texts
+
+
 # --- appearance ---
 
 
@@ -58,7 +76,7 @@ def test_pictures_agree_with_the_painter(env_id: str, width: int, height: int, o
     for selected, number in (("all", 0), ("all", 45), ("2", 31)):
         set_input(tab, "replica", selected)
         set_input(tab, "scrub", number)
-        shown = tab.canvas("#picture")
+        shown = pictures_of(tab)
         replica = None if selected == "all" else int(selected)
         mean, largest = differences(shown, painted(replay, number, shown, replica))
         assert mean < ANTIALIASING[0]
@@ -110,7 +128,7 @@ def test_all_kinds_of_shapes(open_replay: OpenReplay) -> None:
     tab = open_replay(replay, width=1200, height=800)
     for number in (0, 9, 17, 33, 40):
         set_input(tab, "scrub", number)
-        shown = tab.canvas("#picture")
+        shown = pictures_of(tab)
         mean, largest = differences(shown, painted(replay, number, shown))
         assert mean < ANTIALIASING[0]
         assert largest <= ANTIALIASING[1]
@@ -121,14 +139,16 @@ def test_finished_replicas_are_faded(open_replay: OpenReplay) -> None:
     replay = record("CartPole-v1", replicas=4, device="cpu")
     first = int(replay.last.argmin())
     tab = open_replay(replay)
-    assert text_of(tab, "#status") == "4 replicas"
+    assert text_of(tab, "#status") == "4 replicas: 4 running."
     set_input(tab, "scrub", replay.steps)
-    shown = tab.canvas("#picture")
+    shown = pictures_of(tab)
     assert differences(shown, painted(replay, replay.steps, shown))[0] < ANTIALIASING[0]
     assert (shown == 128).all(-1).any()  # a faded cart, else black
-    assert text_of(tab, "#status") == "4 replicas, 3 finished"
+    mean = replay.returns()["agent"].mean()
+    assert text_of(tab, "#status") == f"4 replicas: 4 terminated. Mean return of 4 ended episodes: {mean:g}."
     set_input(tab, "replica", first)
-    assert text_of(tab, "#status") == f"replica {first}: step {replay.last[first]} of its episode; it terminated"
+    at = f"replica {first}, step {replay.last[first]} of its episode: terminated."
+    assert text_of(tab, "#status") == f"{at} Return of 1 ended episode: {replay.last[first]}."
 
 
 def test_canvases_have_the_resolution_of_the_screen(open_replay: OpenReplay) -> None:
@@ -143,7 +163,7 @@ def test_canvases_have_the_resolution_of_the_screen(open_replay: OpenReplay) -> 
         assert tab.run("document.querySelector('figure canvas').width") == pytest.approx(
             tab.run("document.querySelector('figure canvas').clientWidth") * ratio, abs=2
         )
-        shown = tab.canvas("#picture")
+        shown = pictures_of(tab)
         assert differences(shown, painted(replay, 0, shown))[0] < ANTIALIASING[0]
 
 
@@ -168,7 +188,7 @@ def test_the_page_fits_the_window(width: int, height: int, open_replay: OpenRepl
 def test_help_is_within_the_first_screen(width: int, height: int, open_replay: OpenReplay) -> None:
     for env in ("CartPole-v1", "TagContinuous-v0"):
         tab = open_replay(record(env, replicas=4, steps=3, device="cpu"), width=width, height=height)
-        assert tab.run("document.querySelector('.hint').getBoundingClientRect().bottom") <= height
+        assert tab.run("document.getElementById('help').getBoundingClientRect().bottom") <= height
         assert tab.run("document.getElementById('picture').clientHeight") > 0.4 * height
 
 
@@ -183,7 +203,7 @@ def test_the_page_follows_the_colour_scheme(scheme: str, open_replay: OpenReplay
     assert (paper > 200) == (scheme == "light")
     assert (paper < 60) == (scheme == "dark")
     texts = ("h1", "dt", "dd", "#status", "#frame", "select", "#back", ".hint", "figcaption span")
-    for selector in (*texts, "#measured h2", "#metrics b", ".note", "#metrics span"):
+    for selector in (*texts, "#measured h2", "#metrics b", "#metrics small", "#metrics span", "#tiles li"):
         ink = tab.run(f"getComputedStyle(document.querySelector({selector!r})).color")
         red, green, blue = (int(part) for part in ink.removeprefix("rgb(").removesuffix(")").split(","))
         assert abs((red + green + blue) / 3 - paper) > 90, selector
@@ -202,7 +222,7 @@ def test_resizing_the_window(open_replay: OpenReplay) -> None:
     tab.call("Emulation.setDeviceMetricsOverride", width=500, height=900, deviceScaleFactor=1, mobile=False)
     tab.wait(f"document.getElementById('picture').width < {before}")
     tab.wait("document.documentElement.scrollWidth <= 500")
-    shown = tab.canvas("#picture")
+    shown = pictures_of(tab)
     assert differences(shown, painted(replay, 0, shown[:, : shown.shape[1]]))[0] < ANTIALIASING[0]
 
 
@@ -223,7 +243,7 @@ def test_play_and_pause(long: Replay, open_replay: OpenReplay) -> None:
     tab.run("document.getElementById('play').click()")
     assert not playing(tab)
     stopped = shown_frame(tab)
-    shown = tab.canvas("#picture")
+    shown = pictures_of(tab)
     assert differences(shown, painted(long, stopped, shown))[0] < ANTIALIASING[0]
     tab.run("new Promise((done) => setTimeout(done, 200))")
     assert shown_frame(tab) == stopped
@@ -311,7 +331,7 @@ def test_scrubbing_and_keys(long: Replay, open_replay: OpenReplay) -> None:
         assert playing(tab) is not before
         tab.press(" ")
         assert playing(tab) is before
-    shown = tab.canvas("#picture")
+    shown = pictures_of(tab)
     assert differences(shown, painted(long, shown_frame(tab), shown))[0] < ANTIALIASING[0]
 
 
@@ -325,23 +345,23 @@ def test_picking_a_replica(open_replay: OpenReplay) -> None:
     for index, (across, down) in enumerate([(0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75)]):
         tab.click(*point_in(tab, "#picture", across, down))
         assert tab.run("document.getElementById('replica').value") == str(index)
-        assert text_of(tab, "#status") == f"{names[index + 1]}: step 6 of its episode"
-        shown = tab.canvas("#picture")
+        assert text_of(tab, "#status") == f"{names[index + 1]}, step 6 of its episode: running."
+        shown = pictures_of(tab)
         assert differences(shown, painted(replay, 6, shown, index))[0] < ANTIALIASING[0]
         if index % 2:
             tab.press("Escape")
         else:
             tab.click(*point_in(tab, "#picture", 0.5, 0.5))
-        assert text_of(tab, "#status") == "4 replicas"
-    shown = tab.canvas("#picture")
+        assert text_of(tab, "#status") == "4 replicas: 4 running."
+    shown = pictures_of(tab)
     assert differences(shown, painted(replay, 6, shown))[0] < ANTIALIASING[0]
 
 
 # --- texts and charts ---
 
 
-def test_captions_show_returns(open_replay: OpenReplay) -> None:
-    """Captions show the mean return so far, over all replicas or of one."""
+def test_texts_show_returns(open_replay: OpenReplay) -> None:
+    """Captions show the mean return so far, over all replicas or of one; below a picture are its return and status."""
     replay = record("CartPole-v1", replicas=3, episodes=3, seed=6, device="cpu")
     tab = open_replay(replay)
     totals = np.zeros((replay.frames, 3))
@@ -349,17 +369,63 @@ def test_captions_show_returns(open_replay: OpenReplay) -> None:
         recorded = number <= replay.last
         starts = replay.ends[number - 1] != 0
         totals[number] = np.where(recorded & starts, 0, totals[number - 1]) + replay.rewards["agent"][number]
-    for number in (0, 5, int(replay.last.min()), int(np.sort(replay.last)[1]) + 1, replay.steps):
+    first_end = int(np.flatnonzero(replay.ends.any(1))[0])
+    for number in (0, 5, first_end, first_end + 1, int(np.sort(replay.last)[1]) + 1, replay.steps):
         set_input(tab, "scrub", number)
         for selected in ("all", "1"):
             set_input(tab, "replica", selected)
             which = [0, 1, 2] if selected == "all" else [1]
             now = text_of(tab, "#charts span")
-            assert float(now.removeprefix("now ")) == pytest.approx(totals[number, which].mean(), rel=1e-3)
+            assert float(now.removeprefix("mean ")) == pytest.approx(totals[number, which].mean(), rel=1e-3)
+            at = np.minimum(number, replay.last)
+            assert labels(tab) == [
+                f"replica {r}: return {totals[number, r]:g}episode {1 + np.count_nonzero(replay.ends[: at[r], r])}: "
+                + ("terminated" if replay.ends[at[r], r] else "running")
+                for r in which
+            ]
     assert replay.returns()["agent"] == pytest.approx(
         [totals[t, r] for r in range(3) for t in np.flatnonzero(replay.ends[:, r])]
     )
-    assert text_of(tab, "#status").endswith(f"step {totals[-1, 1]:.0f} of its episode; it terminated")
+    means = f"Mean return of 3 ended episodes: {totals[replay.ends[:, 1] != 0, 1].mean():.4g}."
+    assert text_of(tab, "#status").endswith(f"step {totals[-1, 1]:.0f} of its episode: terminated. {means}")
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_time_axes_are_aligned(width: int, open_replay: OpenReplay) -> None:
+    """The time cursors of all charts and the middle of the slider's thumb are at the same place."""
+    tab = open_replay(record("TagContinuous-v0", replicas=2, steps=80, device="cpu"), width=width)
+    for number in (0, 25, 80):
+        set_input(tab, "scrub", number)
+        left, wide = tab.run(
+            "(({ left, width }) => [left, width])(document.getElementById('scrub').getBoundingClientRect())"
+        )
+        thumb = left + 8 + (wide - 16) * number / 80
+        places = tab.run("[...document.querySelectorAll('figure canvas')].map((it) => it.getBoundingClientRect().left)")
+        assert len(places) == 4
+        for chart, place in enumerate(places):
+            tab.run(f"document.querySelectorAll('figure canvas')[{chart}].id = 'chart{chart}'")
+            pixels = tab.canvas(f"#chart{chart}")
+            dark = ((pixels.max(-1) < 200) & (np.ptp(pixels, -1) < 10)).sum(0)
+            assert place + 1 + dark.argmax() == pytest.approx(thumb, abs=1.5), chart
+
+
+def test_legend(open_replay: OpenReplay) -> None:
+    """It names the drawing's colours. Roles have the same colours in texts and charts."""
+    drawing = registry.spec("TagContinuous-v0").drawing
+    assert drawing is not None
+    params = {"num_taggers": 2, "num_runners": 5}
+    tab = open_replay(record("TagContinuous-v0", replicas=1, steps=2, params=params, device="cpu"))
+
+    def keys(place: str) -> dict[str, str]:
+        script = "[it.textContent, getComputedStyle(it, '::before').backgroundColor]"
+        rows: list[list[str]] = tab.run(f"[...document.querySelectorAll('{place} .key')].map((it) => {script})")
+        return {name: colour for name, colour in rows}  # noqa: C416  # rows are lists
+
+    colours = {name: f"rgb{colour}" for name, colour in drawing.legend.items()}
+    assert keys("#legend") == colours
+    assert set(colours) > {"tagger", "runner"}
+    for role in ("tagger", "runner"):
+        assert keys("#charts")[f"return of {role}"] == keys("#tiles")[f"{role} 0"] == colours[role]
 
 
 def test_step_counts_include_steps_before_the_recording(open_replay: OpenReplay) -> None:
@@ -371,12 +437,12 @@ def test_step_counts_include_steps_before_the_recording(open_replay: OpenReplay)
     tab = open_replay(record(env, steps=9))
     set_input(tab, "replica", "0")
     for number, status in (
-        (0, "step 4 of its episode"),
-        (6, "step 10 of its episode; it was truncated"),
-        (7, "step 1 of its episode"),
+        (0, "4 of its episode: running"),
+        (6, "10 of its episode: truncated"),
+        (7, "1 of its episode: running"),
     ):
         set_input(tab, "scrub", number)
-        assert text_of(tab, "#status") == f"replica 0: {status}"
+        assert text_of(tab, "#status") == f"replica 0, step {status}."
 
 
 def test_curves_are_drawn(open_replay: OpenReplay) -> None:
@@ -384,7 +450,7 @@ def test_curves_are_drawn(open_replay: OpenReplay) -> None:
     replay = record("TagContinuous-v0", replicas=1, params={"num_taggers": 2, "num_runners": 5}, device="cpu")
     tab = open_replay(replay)
     names = tab.run("[...document.querySelectorAll('#charts b')].map((it) => it.textContent)")
-    assert names == ["tagger, mean of 2", "runner, mean of 5"]
+    assert names == ["return of tagger", "return of runner"]
     for number, sign in enumerate((1, -1)):  # red, blue
         tab.run(f"document.querySelectorAll('figure canvas')[{number}].id = 'curve{number}'")
         red, _, blue = np.moveaxis(tab.canvas(f"#curve{number}").astype(int), -1, 0)
@@ -396,15 +462,13 @@ def test_curves_are_drawn(open_replay: OpenReplay) -> None:
 
 
 def test_equal_curves_are_drawn_once(open_replay: OpenReplay) -> None:
-    """Nine equal curves look like a single one, and the caption says that they are alike."""
+    """Nine equal curves look like a single one."""
     different = record("Pendulum-v1", replicas=9, steps=40, device="cpu")
     equal = dataclasses.replace(different, rewards={r: np.ones_like(v) for r, v in different.rewards.items()})
-    equal_tab, different_tab = open_replay(equal), open_replay(different)
+    equal_tab = open_replay(equal)
     single = record("Pendulum-v1", replicas=1, steps=40, device="cpu")
     rewards = {role: values[:, :1] for role, values in equal.rewards.items()}
     single_tab = open_replay(dataclasses.replace(single, rewards=rewards))
-    assert text_of(equal_tab, "figcaption small") == "all 9 alike"
-    assert text_of(different_tab, "figcaption small") == text_of(single_tab, "figcaption small") == ""
     pictures = []
     for tab in (equal_tab, single_tab):
         tab.run("document.querySelector('figure canvas').id = 'curve'")
@@ -436,7 +500,7 @@ def test_a_page_with_one_step(open_replay: OpenReplay) -> None:
     )
     tab = open_replay(replay)
     assert shown_frame(tab) == 0
-    assert text_of(tab, "figcaption span") == "now 0"
+    assert text_of(tab, "figcaption span") == "0"
 
 
 def test_message_in_old_browsers(browser: Browser, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_frames_equal_rendered_frames(env_id: str, device: str) -> None:
     act = scripted(env)
     env.reset(seed=8)
     painter = Painter(env.device)
+    assert replay.drawing is not None
     assert (replay.env, replay.frames, replay.steps, replay.replicas) == (env_id, 31, 30, 3)
     assert replay.numbers.tolist() == [3, 0, 4]
     distinct = set()
@@ -139,14 +140,19 @@ def test_seeds(device: str) -> None:
     assert not np.array_equal(first.state["theta1"], other.state["theta1"])
 
 
-def test_environments_without_a_drawing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_without_a_drawing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Their recordings are those of the same environment with a drawing, and have a page, but no video or window."""
     undrawn = dataclasses.replace(registry.env_spec("CartPole-v1"), id="Undrawn-v0", drawing=None)
-    message = "Undrawn-v0 cannot be shown: its spec has no drawing"
-    with pytest.raises(ValueError, match=message):
-        record(gpu_envs.VectorEnv(undrawn, 2, device="cpu"), seed=0)
     monkeypatch.setitem(registry.SPECS, "Undrawn-v0", undrawn)
-    with pytest.raises(ValueError, match=message):
-        record("Undrawn-v0", device="cpu")
+    replay = record("Undrawn-v0", replicas=2, steps=9, device="cpu")
+    assert_same_bits(replay.state, record("CartPole-v1", replicas=2, steps=9, device="cpu").state)
+    assert replay.frames_a_second == 30
+    replay.save_html(tmp_path / "a.html")
+    message = "Undrawn-v0 has no drawing, which videos and windows need: save a page"
+    for fails in (lambda: replay.save_video(tmp_path / "a.gif"), replay.show, lambda: replay.picture(0)):
+        with pytest.raises(ValueError, match=message):
+            fails()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def curve(title: str, steps: Sequence[float], values: Sequence[float], colour: s
 
     grid = "".join(f"M{_LEFT} {to_y(tick):.1f}H{_WIDTH - _RIGHT}" for tick in ticks)
     line = " ".join(f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in points)
-    latest = f"{points[-1][1]:.4g}" if points else "no episode ended"
+    latest = f"latest {points[-1][1]:.4g}" if points else "no episode ended"
     return "\n".join(
         [
             f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" style="max-width: 100%; height: auto" role="img" '
