@@ -69,6 +69,8 @@ html_theme = "furo"
 html_title = f"gpu_envs {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 
 
 def rewrite_links(text: str, file: Path, page: Path) -> str:

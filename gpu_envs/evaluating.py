@@ -147,6 +147,11 @@ def evaluate(
         TypeError: ``policy`` or its actions are not what the environment expects.
         ValueError: Arguments for ``make`` were given with an environment that is made already.
         RuntimeError: An episode does not end.
+
+    Example:
+        >>> evaluations = gpu_envs.evaluate(lambda observations: observations[:, 2] > 0, "CartPole-v1", episodes=100)
+        >>> evaluations["agent"].mean
+        42.08
     """
     if policy is not None and not callable(policy):
         raise TypeError(

@@ -160,6 +160,13 @@ def make(
     Returns:
         A ``VectorEnv``, which is a ``gymnasium.vector.VectorEnv``; for environments with several agents a
         ``MultiAgentEnv``.
+
+    Example:
+        >>> env = gpu_envs.make("CartPole-v1", num_envs=3, length=[0.3, 0.5, 0.7])
+        >>> env.params["length"]
+        array([0.3, 0.5, 0.7], dtype=float32)
+        >>> env.single_action_space
+        Discrete(2)
     """
     resolved = spec(id)
     env_class: Any = MultiAgentEnv if isinstance(resolved, TeamSpec) else VectorEnv

@@ -134,6 +134,14 @@ class MultiAgentEnv(Batch[TeamSpec, RoleArrays]):
         Raises:
             ActionError: An active agent's action on the host is an integer out of range or NaN; nothing has changed.
                 For actions on the device, ``check`` raises the error later.
+
+        Example:
+            >>> env = gpu_envs.make("SimpleTag-v3", num_envs=1000)
+            >>> observations, infos = env.reset(seed=0)
+            >>> actions = {role: space.sample() for role, space in env.action_spaces.items()}
+            >>> observations, rewards, terminations, truncations, infos = env.step(actions)
+            >>> {role: values.shape for role, values in rewards.items()}
+            {'adversary': (1000, 3), 'agent': (1000, 1)}
         """
         sim = self._sim
         if self.closed or not sim.ready:

@@ -68,6 +68,12 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
 
         Returns:
             The observations of all replicas, and infos: ``action_mask`` for environments with action masks.
+
+        Example:
+            >>> env = gpu_envs.make("CartPole-v1", num_envs=4096)
+            >>> observations, infos = env.reset(seed=0)
+            >>> observations.shape
+            (4096, 4)
         """
         seeds = self._reset(seed, options).seeds
         if isinstance(seeds, int) and (seed is not None or self._np_random is None):
@@ -88,6 +94,13 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
         Raises:
             ActionError: An action on the host is out of range or NaN; nothing has changed. For actions on the device,
                 ``check`` raises the error later.
+
+        Example:
+            >>> env = gpu_envs.make("CartPole-v1", num_envs=4096)
+            >>> observations, infos = env.reset(seed=0)
+            >>> observations, rewards, terminations, truncations, infos = env.step(env.action_space.sample())
+            >>> rewards.shape
+            (4096,)
         """
         sim = self._sim
         if self.closed or not sim.ready:
@@ -126,6 +139,13 @@ class VectorEnv(Batch[EnvSpec, Array], gymnasium.vector.VectorEnv[Any, Any, Any]
 
         Returns:
             The results. Resets take no step: episodes that ended earlier are restarted before the first step.
+
+        Example:
+            >>> env = gpu_envs.make("CartPole-v1", num_envs=4096)
+            >>> observations, infos = env.reset(seed=0)
+            >>> result = env.rollout(1000)
+            >>> print(f"{result.episode_returns.sum() / result.episodes.sum():.1f} steps per episode")
+            22.1 steps per episode
         """
         sim = self._sim
         self._check_ready("rollout")

@@ -1,7 +1,9 @@
 """The reference contains every public name, its entries have docstrings, and ``help`` shows all fields."""
 
 import ast
+import contextlib
 import dataclasses
+import doctest
 import functools
 import importlib
 import importlib.util
@@ -90,6 +92,39 @@ def test_everything_in_the_reference_has_a_docstring(name: str) -> None:
     if inspect.isclass(item):
         members = [n for n, found in vars(item).items() if n[0] != "_" and isinstance(found, property)]
         assert not [member for member in members if not inspect.getdoc(getattr(item, member))], name
+
+
+def with_examples() -> Iterator[tuple[str, str]]:
+    """Yields the names and docstrings of the reference's entries and their methods that have examples."""
+    for name in sorted(SHOWN):
+        where, _, item_name = name.rpartition(".")
+        with contextlib.suppress(ImportError):
+            item = getattr(importlib.import_module(where), item_name)
+            members = vars(item).items() if inspect.isclass(item) else ()
+            docs = {name: item.__doc__, **{f"{name}.{n}": getattr(found, "__doc__", "") for n, found in members}}
+            yield from ((each, doc) for each, doc in docs.items() if isinstance(doc, str) and ">>> " in doc)
+
+
+EXAMPLES = dict(with_examples())
+
+
+SLOW = re.compile(r"\.(adapters\.sb3|testing|training)\.")  # they import much, compile or train
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.search(name))) for name in EXAMPLES]
+)
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They print what docstrings show, with ``gpu_envs`` imported."""
+    monkeypatch.chdir(tmp_path)  # runs are saved there
+    test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {"gpu_envs": gpu_envs}, name, None, None)
+    failed, attempted = doctest.DocTestRunner().run(test)
+    assert (failed, attempted > 0) == (0, True)
+
+
+def test_the_most_used_methods_have_examples() -> None:
+    assert {"gpu_envs.make", "gpu_envs.VectorEnv.step", "gpu_envs.MultiAgentEnv.step"} <= EXAMPLES.keys()
+    assert len(EXAMPLES) >= 10
 
 
 @functools.cache

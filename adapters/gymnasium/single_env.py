@@ -210,6 +210,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         return rendered[0] if self.render_mode == "rgb_array" else rendered
 
     def close(self) -> None:
+        """Close the environment."""
         self._env.close()
 
 

@@ -32,7 +32,15 @@ __all__ = ["TeamEnv", "TeamVectorEnv", "TurnEnv", "env", "parallel_env", "raw_en
 
 
 def parallel_env(id: str, **kwargs: Any) -> TeamEnv:
-    """Create one replica as a PettingZoo ``ParallelEnv``; ``kwargs`` are arguments of ``TeamEnv``."""
+    """Create one replica as a PettingZoo ``ParallelEnv``; ``kwargs`` are arguments of ``TeamEnv``.
+
+    Example:
+        >>> from gpu_envs.adapters import pettingzoo
+        >>> env = pettingzoo.parallel_env("SimpleTag-v3")
+        >>> observations, infos = env.reset(seed=0)
+        >>> env.agents
+        ['adversary_0', 'adversary_1', 'adversary_2', 'agent_0']
+    """
     if "num_envs" in kwargs:
         raise TypeError("parallel_env has one replica and no num_envs: use vector_env(id, num_envs) for many replicas")
     return TeamEnv(id, **kwargs)

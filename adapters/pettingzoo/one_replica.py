@@ -191,9 +191,11 @@ class TeamEnv(ParallelEnv):
         self._actions = {role: actions.array for role, actions in self._roles.items()}
 
     def observation_space(self, agent: str) -> Space:
+        """Return the observation space of an agent."""
         return self._observation_spaces[agent]
 
     def action_space(self, agent: str) -> Space:
+        """Return the action space of an agent."""
         return self._action_spaces[agent]
 
     def reset(
@@ -298,6 +300,7 @@ class TeamEnv(ParallelEnv):
         return rendered[0] if self.render_mode == "rgb_array" else rendered
 
     def close(self) -> None:
+        """Close the replica."""
         self.batch.close()
 
     def _check_ready(self) -> None:

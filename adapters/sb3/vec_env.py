@@ -50,6 +50,13 @@ class VecEnv(StableVecEnv):
 
     Attributes:
         env: The wrapped ``VectorEnv`` or ``MultiAgentEnv``.
+
+    Example:
+        >>> from gpu_envs.adapters.sb3 import VecEnv
+        >>> from stable_baselines3 import PPO
+        >>> model = PPO("MlpPolicy", VecEnv("CartPole-v1", 64), n_steps=32).learn(2048)
+        >>> model.num_timesteps
+        2048
     """
 
     def __init__(
@@ -151,6 +158,7 @@ class VecEnv(StableVecEnv):
         return result
 
     def step_async(self, actions: np.ndarray) -> None:
+        """Store the actions for ``step_wait``."""
         self._actions = actions
 
     def step_wait(self) -> tuple[SlotObservations, np.ndarray, np.ndarray, list[dict[str, Any]]]:
@@ -191,6 +199,7 @@ class VecEnv(StableVecEnv):
             del infos[slot]["episode"]
 
     def close(self) -> None:
+        """Close the replicas."""
         self.env.close()
 
     # --- attributes and methods of the replicas ---

@@ -89,14 +89,17 @@ class MultiAgentWrapper(BaseWrapper, MultiAgentEnvWrapper):
 
     @property
     def possible_agents(self) -> list[str]:
+        """The names of all agents."""
         return list(self._env.possible_agents)
 
     @property
     def max_num_agents(self) -> int:
+        """The number of agents."""
         return int(self._env.num_agents)
 
     @property
     def observation_spaces(self) -> dict[str, gymnasium.Space[Any]]:
+        """The observation space of each agent."""
         return {agent: role.observation for agent, role in self._role_of.items()}
 
     @property

@@ -89,6 +89,7 @@ class Wrapper(BaseWrapper, StockWrapper):
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
+        """The observation space."""
         return self._env.single_observation_space
 
     @property
@@ -97,10 +98,12 @@ class Wrapper(BaseWrapper, StockWrapper):
         return self._actions
 
     @property
-    def state_space(self) -> None:  # no state other than the observations
+    def state_space(self) -> None:
+        """None: there is no state other than the observations."""
         return
 
     def state(self) -> None:
+        """Return None: there is no state other than the observations."""
         return
 
     def reset(self) -> tuple[torch.Tensor, dict[str, Any]]:

@@ -314,7 +314,7 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
 
     @synchronized
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return a parameter, state field or attribute: a tuple of each replica's value, or of one value, repeated."""
+        """Return a parameter, state field or attribute, as a tuple with a value for each replica."""
         if name in self._sim.params:
             return param_per_replica(self._sim, name)
         if name in self._sim.state:
@@ -327,6 +327,12 @@ class Batch(SnapshotMethods, Generic[SpecT, ResultT]):
 
         A parameter with values per replica keeps its array, which one value for all replicas fills. A captured CUDA
         graph contains the value of a parameter that all replicas share; values per replica stay live.
+
+        Example:
+            >>> env = gpu_envs.make("CartPole-v1", num_envs=2)
+            >>> env.set_attr("length", 0.7)
+            >>> env.get_attr("length")
+            (0.7, 0.7)
         """
         if name in self._sim.state:
             self._sim.state[name] = values

@@ -63,6 +63,16 @@ class SnapshotMethods(abc.ABC):
             randomness: ``kept``: replicas continue with the random numbers of the snapshot, so that several copies of
                 one replica see the same. ``fresh``: with random numbers that differ between replicas and calls, and
                 depend on the seed of the last reset and the number of such calls since.
+
+        Example:
+            >>> env = gpu_envs.make("CartPole-v1", num_envs=2)
+            >>> observations, infos = env.reset(seed=0)
+            >>> snapshot = env.get_state()
+            >>> first = env.rollout(100)
+            >>> env.set_state(snapshot)
+            >>> second = env.rollout(100)
+            >>> bool((first.observations == second.observations).all())
+            True
         """
         self._check_open()
         restore(self._sim, state, replicas, randomness)

@@ -131,6 +131,10 @@ def spec(id: str | Spec) -> Spec:
         FileNotFoundError: The file does not exist.
         SourceError: The file or module cannot be imported, or has no such spec.
         ValueError: Another environment has the id of this spec.
+
+    Example:
+        >>> gpu_envs.spec("CartPole-v1").params["length"].default
+        0.5
     """
     if isinstance(id, Spec):
         if id.rules_text is not None:  # from a copy or pickle: another spec may have its id

@@ -55,6 +55,12 @@ def check_environment(
 
     Raises:
         CheckError: A check failed; the message lists all failures.
+
+    Example:
+        >>> from gpu_envs.testing import check_environment
+        >>> report = check_environment("CartPole-v1", sanitize=False)  # doctest: +ELLIPSIS
+        passed   ...
+        CartPole-v1: ... passed, 0 failed, ... skipped
     """
     if num_envs < 4:
         raise ValueError(f"num_envs is {num_envs}; checks need several replicas: give 4 or more")

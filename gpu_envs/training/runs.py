@@ -42,6 +42,12 @@ def train(
         modules: Your torch modules by policy name (by default the name of the role).
         group: A process group of ``torch.distributed``, all of whose processes call this function and train together;
             the first process writes the run directory.
+
+    Example:
+        >>> from gpu_envs.training import Run, train
+        >>> result = train(Run(env="CartPole-v1", num_envs=64, total_steps=8192, run_dir="runs/cartpole"))
+        >>> result.steps
+        8192
     """
     if config.num_envs == AUTO:
         config = dataclasses.replace(config, num_envs=choose_num_envs(config, modules=modules, group=group)[0])
@@ -140,6 +146,12 @@ def evaluate(
         policies: As in ``load_policies``.
         modules: As in ``load_policies``.
         trust: As in ``load_policies``.
+
+    Example:
+        >>> from gpu_envs.training import Run, evaluate, train
+        >>> result = train(Run(env="CartPole-v1", num_envs=64, total_steps=8192))
+        >>> evaluate(result.run_dir, episodes=100)["agent"].episodes
+        100
     """
     loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
     options: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "progress": progress}
@@ -168,6 +180,15 @@ def load_policies(
         modules: The torch modules that you gave for training, by policy name; the weights are loaded into them.
         purpose: A verb for error messages: "there is nothing to ...".
         trust: Whether to import the file of an environment that is not registered in this process.
+
+    Example:
+        >>> from gpu_envs.training import Run, load_policies, train
+        >>> result = train(Run(env="CartPole-v1", num_envs=64, total_steps=8192))
+        >>> policies = load_policies(result.run_dir)
+        >>> env = policies.make(num_envs=8)
+        >>> act = policies.acting_in(env)
+        >>> observations, infos = env.reset(seed=0)
+        >>> observations, rewards, terminations, truncations, infos = env.step(act(observations))
     """
     folder = RunDirectory.open(run)
     folder.spec(trust=trust)

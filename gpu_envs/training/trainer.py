@@ -158,7 +158,7 @@ class Trainer:
     # --- one iteration, all on the device ---
 
     def roll_out(self) -> None:
-        """Write this iteration's values of schedules; then act and step for a horizon, which fills the storage."""
+        """Act and step for a horizon with this iteration's values of schedules, which fills the storage."""
         self._schedules.write()
         horizon_env = self.horizon_env
         horizon_env.carry_over()
@@ -188,7 +188,10 @@ class Trainer:
         self.group.reduce_metrics(self._metrics, sum(sums.numel() for sums in episodes))
 
     def prepare(self) -> None:
-        """Set ``phases``; for CUDA graphs run and capture an iteration and restore the state, otherwise run nothing."""
+        """Prepare the first iteration: capture CUDA graphs, if they are used, and set ``phases``.
+
+        Capturing runs iterations, and restores the state after them.
+        """
         if self.phases:
             return
         phases: list[Callable[[], None]] = [self.roll_out, self.learn]
@@ -384,7 +387,11 @@ class Trainer:
         return facts
 
     def state(self, *, copy_buffers: bool = True) -> dict[str, Any]:
-        """Return copies of all that this process needs to continue; ``copy_buffers=False``: not of replay buffers."""
+        """Return copies of all data that this process needs to continue.
+
+        Args:
+            copy_buffers: Whether replay buffers are copied.
+        """
         return {
             "describes": self.describe(),
             "iteration": self.iteration,
@@ -427,7 +434,11 @@ class Trainer:
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])
 
     def save(self) -> None:
-        """Write a checkpoint, if a process of the group has a run directory; DivergedError: weights are not finite."""
+        """Write a checkpoint, if a process of the group has a run directory.
+
+        Raises:
+            DivergedError: A weight is not finite.
+        """
         path = self._run and str(self._run.path)
         folders = [folder for folder in self.group.all_gather_objects(path) if folder is not None]
         if not folders:

@@ -62,6 +62,13 @@ class NormalizeObservation(Normalizer, ObservationWrapper):
         obs_rms: Running statistics. To evaluate with the statistics of training, share them (``evaluation.obs_rms =
             training.obs_rms``) or copy them with ``load_state_dict``.
         update_running_mean: Whether steps update the statistics. A captured CUDA graph keeps the value at its capture.
+
+    Example:
+        >>> from gpu_envs.wrappers import NormalizeObservation
+        >>> env = NormalizeObservation(gpu_envs.make("Pendulum-v1", num_envs=4096, output="torch"))
+        >>> observations, infos = env.reset(seed=0)
+        >>> print(f"{observations.std():.2f}")
+        1.00
     """
 
     _applied = ("mean", "var")

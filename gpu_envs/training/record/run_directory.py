@@ -88,7 +88,11 @@ class RunDirectory:
         return cls(folder)
 
     def config(self) -> Run:
-        """Return the settings of the run from config.json; FileNotFoundError if its environment's file is gone."""
+        """Return the settings of the run, which config.json contains.
+
+        Raises:
+            FileNotFoundError: The file of the run's environment is gone.
+        """
         about = self.about()
         config = Run.from_flat(upgraded(about["config"], about.get("format", 1)))
         place = parse_spec_path(config.env)
