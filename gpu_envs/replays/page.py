@@ -168,7 +168,7 @@ class Layer:
     size: float
     min_radius: float
     points: np.ndarray
-    """``[replicas, shapes, points, 2, frames]``."""
+    """``[replicas, shapes, points, 2, frames]``, or with a single frame if they never change."""
     shown: np.ndarray
     """``[replicas, shapes, frames]``."""
 
@@ -203,11 +203,12 @@ class Layer:
 
 def _hold_hidden(points: np.ndarray, shown: np.ndarray) -> np.ndarray:
     """Return the points with hidden shapes held at their last or next shown position, which needs no bytes."""
-    frames = points.shape[-1]
-    source = np.where(shown, np.arange(frames), -1)
-    last_shown = np.maximum.accumulate(source, -1)
-    source = np.where(last_shown >= 0, last_shown, shown.argmax(-1)[..., None])
-    positions = np.take_along_axis(points, source[:, :, None, None], -1)
+    positions = points
+    if points.shape[-1] > 1:
+        source = np.where(shown, np.arange(points.shape[-1]), -1)
+        last_shown = np.maximum.accumulate(source, -1)
+        source = np.where(last_shown >= 0, last_shown, shown.argmax(-1)[..., None])
+        positions = np.take_along_axis(points, source[:, :, None, None], -1)
     return np.where(np.expand_dims(shown.any(-1), (2, 3, 4)), positions, 0)
 
 
@@ -230,16 +231,20 @@ def _layers(pictures: Sequence[Picture], env: str) -> list[Layer]:
     """Return a layer for each shape of a drawing, with its points and visibility in all frames (one picture each)."""
     for picture in pictures:
         _check_style(pictures[0], picture, env)
-    largest = max((shape.points.nbytes for shape in pictures[0].shapes), default=0) * len(pictures)
+    series = [[picture.shapes[number] for picture in pictures] for number in range(len(pictures[0].shapes))]
+    moving = [any(not np.array_equal(shapes[0].points, shape.points) for shape in shapes) for shapes in series]
+    largest = max(
+        shapes[0].points.nbytes * (len(pictures) if moves else 1) for shapes, moves in zip(series, moving, strict=True)
+    )
     if largest * _COPIES > _MAX_BYTES:
         raise MemoryError(
             f"a page of {len(pictures):,} frames needs about {largest * _COPIES / 2**30:.0f} GiB of memory to write; "
             "record fewer steps or replicas, or save a video"
         )
     layers = []
-    for number, first in enumerate(pictures[0].shapes):
-        shapes = [picture.shapes[number] for picture in pictures]
-        points = np.stack([shape.points for shape in shapes], -1)
+    for shapes, moves in zip(series, moving, strict=True):
+        first = shapes[0]
+        points = np.stack([shape.points for shape in (shapes if moves else shapes[:1])], -1)
         all_shown = np.ones(points.shape[:2], bool)
         shown = np.stack([all_shown if shape.shown is None else shape.shown for shape in shapes], -1)
         if points.size:

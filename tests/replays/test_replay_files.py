@@ -15,7 +15,7 @@ import pytest
 from harness import assert_same_bits
 
 import gpu_envs
-from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, disc, placed, polygon
+from gpu_envs.pictures import BLACK, Drawing, Params, Picture, State, cells, disc, placed, polygon
 from gpu_envs.registry import catalog as registry
 from gpu_envs.rendering.frames import tile_size
 from gpu_envs.rendering.painter import Painter
@@ -241,6 +241,23 @@ def test_drawings_that_change_their_style(change: str, tmp_path: Path) -> None:
         replay.save_html(tmp_path / "a.html")
     if pytest.importorskip("PIL.Image"):
         replay.save_video(tmp_path / "a.gif")
+
+
+def test_shapes_that_never_move_take_the_memory_of_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a grid's cells, of which only ``shown`` changes."""
+    monkeypatch.setattr(page, "_MAX_BYTES", 9 * 20 * 20 * 64)  # less than the points of 10 frames
+
+    def pages(moves: bool) -> str:
+        def draw(state: State, _: Params) -> Picture:
+            corner = (float(state["x"][0]) if moves else 0.0, 0.0)
+            return Picture((-2, -2, 20, 20), cells(np.ones((1, 20, 20), int), (None, BLACK), corner=corner))
+
+        spec = dataclasses.replace(registry.env_spec("CartPole-v1"), id="Grid-v0", drawing=Drawing(draw, (64, 64)))
+        return page.to_html(record(gpu_envs.VectorEnv(spec, 1, device="cpu"), steps=9, seed=0))
+
+    assert len(pages(moves=False)) > 1000
+    with pytest.raises(MemoryError, match="a page of 10 frames needs about 0 GiB"):
+        pages(moves=True)
 
 
 def test_a_wrapped_environment_is_refused_with_advice() -> None:
