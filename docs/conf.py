@@ -130,6 +130,8 @@ def read_docstring(_app: Sphinx, kind: str, _name: str, item: object, _options: 
     """Removes the list of fields, which autodoc shows, and keeps napoleon from reading a type before each colon."""
     if kind in ("attribute", "data", "property"):
         lines.insert(0, "\\")  # empty first line
+    if "Returns:" in lines:
+        lines.insert(lines.index("Returns:") + 1, "    \\")
     if kind == "class" and (dataclasses.is_dataclass(item) or hasattr(item, "_fields")) and FIELDS_SECTION in lines:
         del lines[lines.index(FIELDS_SECTION) :]
 
@@ -242,7 +244,10 @@ def signature(item: Any) -> str:
 
 
 def setup(app: Sphinx) -> None:
-    """Registers the functions of this file as Sphinx event handlers."""
+    """Registers the functions of this file as Sphinx event handlers, and hides the overloads of ``make``."""
+    making = ModuleAnalyzer.for_module("gpu_envs.making")
+    making.analyze()
+    making.overloads.clear()  # long signatures that differ in the type of ``id``
     app.connect("source-read", read_page)
     app.connect("include-read", read_included)
     app.connect("autodoc-process-docstring", read_docstring, priority=0)  # before napoleon
