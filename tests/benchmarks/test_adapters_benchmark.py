@@ -13,6 +13,8 @@ from benchmarks import record
 from benchmarks.adapters import __main__ as adapters
 from benchmarks.adapters.plan import AdapterPlan, check_maximum, check_minimum
 from benchmarks.adapters.timing import medians, time_in_turns
+from benchmarks.pages import adapters as pages
+from benchmarks.record import format_short
 
 pytest.importorskip("torch")
 
@@ -43,7 +45,9 @@ def measured(plan: AdapterPlan, name: str) -> dict[str, Any]:
     return results
 
 
-def test_sb3_is_compared_with_its_vectorised_environments(plan: AdapterPlan, lines: list[str]) -> None:
+def test_sb3_is_compared_with_its_vectorised_environments(
+    plan: AdapterPlan, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("stable_baselines3")
     results = measured(plan, "sb3")
     sides = {"gpu_envs_ppo", "stock_ppo", "dummy", "subproc"}
@@ -66,6 +70,10 @@ def test_sb3_is_compared_with_its_vectorised_environments(plan: AdapterPlan, lin
         assert learn["num_envs"][side] * learn["n_steps"][side] == learn["equal"]["transitions"] == 512
         assert learn["steps_per_s"][side] > 0
     assert sum("bar >= 10" in line and "bar < 0.05" in line for line in lines) == 4
+    monkeypatch.setattr(pages, "results", lambda *_: results)
+    rates = [learn["steps_per_s"][side] for side in ("ours", "peer")]
+    rates += [part["steps_per_s"][side] for part in results["collect_rollouts"].values() for side in sides]
+    assert all(f"| {format_short(rate)}" in pages.sb3(Path()) for rate in rates)
 
 
 def test_the_scripted_policy_balances() -> None:
@@ -103,8 +111,12 @@ def test_the_bytes_of_a_step_of_sb3_are_counted() -> None:
     env.close()
 
 
-def test_torch_libraries_are_compared_with_their_minimum_cost(plan: AdapterPlan) -> None:
-    results = measured(plan, "torch_libraries")["libraries"]
+def test_torch_libraries_are_compared_with_their_minimum_cost(
+    plan: AdapterPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = measured(plan, "torch_libraries")
+    monkeypatch.setattr(pages, "results", lambda *_: section)
+    results, table = section["libraries"], pages.libraries(Path())
     ways = {"torchrl": {"rollout", "collector"}, "skrl": {"skrl_ppo", "gpu_envs_ppo"}, "rsl_rl": {"ppo"}}
     assert set(results) == set(ways)
     for library, figures in results.items():
@@ -114,6 +126,7 @@ def test_torch_libraries_are_compared_with_their_minimum_cost(plan: AdapterPlan)
         for loop in figures["loops"].values():
             spared = figures["bare_us"] + loop["yardsticks_us"]["constant"]
             assert loop["overheads"]["constant"] == pytest.approx(loop["ours_us"] / spared - 1)
+            assert f"| {loop['ours_us']:,.0f} |" in table
 
 
 def test_every_library_learns_something(plan: AdapterPlan) -> None:

@@ -20,6 +20,8 @@ from peer_games import assert_same_game
 import gpu_envs
 from benchmarks import command, record, timing
 from benchmarks.custom import __main__ as custom
+from benchmarks.pages import comparisons
+from benchmarks.pages.tables import percent
 from benchmarks.peers import __main__ as peers_main
 from benchmarks.peers import process, workloads
 from benchmarks.peers.outcome import PeerResults, format_row, format_section, measure_peer, row
@@ -440,8 +442,12 @@ def test_custom_environments_are_measured_with_similar_built_in_ones(
             assert min(each["steps_per_s"], each["beside_steps_per_s"], each["share"]) > 0
     assert set(measured["compile_s"]) == set(custom.COMPILED)
     assert min(measured["compile_s"].values()) > 0
-    assert set(measured["more_in_python_s"]) == {"CartPoleInPython-v1", "LanderInPython-v0"}
+    assert set(measured["more_in_python_s"]) == {"CartPoleInPython-v1", "Lander-v0"}
     assert len(capsys.readouterr().out.splitlines()) == 2 * len(custom.BASELINES) + len(custom.COMPILED) + 2 + 1
+    monkeypatch.setattr(comparisons, "results", lambda _: measured)
+    monkeypatch.setattr(comparisons, "device", lambda _: "a device")
+    table = comparisons.custom(Path())
+    assert all(percent(each["share"], 1) in table for rows in measured["speed"].values() for each in rows)
 
 
 def test_lander_and_mountain_car_move_the_same_number_of_bytes() -> None:

@@ -12,8 +12,9 @@ import pytest
 from peer_games import assert_same_game
 
 from benchmarks import record
-from benchmarks.pages import comparisons
+from benchmarks.pages import comparisons, off_policy
 from benchmarks.pages import training as training_pages
+from benchmarks.pages.tables import digits
 from benchmarks.peers import process
 from benchmarks.training import drawn, learning, particles, plan, race, worlds
 
@@ -169,7 +170,7 @@ def test_tag_is_trained_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
-def test_the_race_has_one_rule_for_all() -> None:
+def test_the_race_has_one_rule_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a target that is reached at once: training is timed, evaluations are counted, missing peers are skipped."""
     lines: list[str] = []
     python = sys.executable
@@ -190,6 +191,8 @@ def test_the_race_has_one_rule_for_all() -> None:
         assert -2000 <= run["returns"][0] < 0
         assert outcome[name]["median_s"] == run["seconds"] > 0
         assert run["prepare_s"] > 0
+    monkeypatch.setattr(off_policy, "results", lambda *_: outcome)
+    assert f"| gpu_envs | 1 of 1 | {digits(outcome['ours']['median_s'])} | 256 |" in off_policy.race(Path())
     json.dumps(outcome, allow_nan=False)
 
 
