@@ -189,12 +189,14 @@ def load(name: str) -> tuple[Any, dict[str, Any]]:
 
 def entries(directives: str) -> dict[str, tuple[Any, str]]:
     """Returns what autodoc directives show by qualified name: objects, methods and properties, and their docstrings."""
-    shown = {}
+    shown: dict[str, tuple[Any, str]] = {}
     for kind, name, option in DIRECTIVE.findall(directives):
         item, members = load(name)
         module, _, item_name = name.rpartition(".")
-        constants = ModuleAnalyzer.for_module(module).find_attr_docs() if kind == "data" else {}
-        shown[name] = item, "\n".join(constants.get(("", item_name), ())) or inspect.getdoc(item) or ""
+        if kind == "data":
+            shown[name] = None, "\n".join(ModuleAnalyzer.for_module(module).find_attr_docs()["", item_name]).strip()
+        else:
+            shown[name] = item, inspect.getdoc(item) or ""
         for member in re.findall(r"\w+", option)[1:] if option else members:
             shown[f"{name}.{member}"] = members[member], inspect.getdoc(members[member]) or ""
     return shown
@@ -237,9 +239,10 @@ def describe(directives: str) -> str:
 
 
 def signature(item: Any) -> str:
-    """Returns the signature of a function or class; empty for properties and dataclasses."""
-    with contextlib.suppress(TypeError, ValueError):
-        return "" if dataclasses.is_dataclass(item) else str(inspect.signature(item))
+    """Returns the signature of a function or class; empty for others, and for dataclasses, whose fields are listed."""
+    if inspect.isroutine(item) or (inspect.isclass(item) and not dataclasses.is_dataclass(item)):
+        with contextlib.suppress(TypeError, ValueError):
+            return str(inspect.signature(item))
     return ""
 
 
