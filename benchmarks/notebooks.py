@@ -1,6 +1,6 @@
 """Run the notebooks of ``examples/`` and store their outputs: ``python -m benchmarks.notebooks``.
 
-GitHub shows neither the player of a replay, which is an iframe, nor learning curves, which are inline SVG. The stored
+The player of a replay is an iframe, and learning curves are inline SVG: GitHub shows neither. Therefore the stored
 outputs have a moving picture instead of each player, and an image instead of each curve. A run replaces both.
 """
 

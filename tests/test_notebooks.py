@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run from top to bottom, and store the outputs of such a run."""
+"""Each notebook of examples/ runs from top to bottom, and contains the outputs of such a run."""
 
 import base64
 import copy
