@@ -53,7 +53,7 @@ endef
 
 .DEFAULT_GOAL := help
 .PHONY: help train play tag test test-slow test-all test-gpu newest mutants
-.PHONY: ci check format pages docs links dist constraints clean
+.PHONY: ci check format pages notebooks docs links dist constraints clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -129,6 +129,9 @@ SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -q -d docs/_build/doctrees
 
 pages: $(DEV_STAMP)  ## update the generated parts of docs/, from specs, results and the command line
 	$(BIN)/python -m benchmarks.pages
+
+notebooks: $(DEV_STAMP)  ## run the notebooks of examples/, and store their outputs
+	$(BIN)/python -m benchmarks.notebooks
 
 docs: $(DOCS_STAMP)  ## build the documentation, docs/_build/html, and check its internal links
 	$(SPHINX) -b html docs docs/_build/html

@@ -17,7 +17,7 @@ from benchmarks.notebooks import EXAMPLES, run, sources_of, stored  # noqa: E402
 
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-RUN_AGAIN = "run python -m benchmarks.notebooks"
+RUN_AGAIN = "run make notebooks"
 
 
 def code_cells(notebook: Any) -> list[Any]:
