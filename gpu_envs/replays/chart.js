@@ -10,7 +10,10 @@ function ticks(low, high) {
   return Array.from({ length: count + 1 }, (_, i) => (first + i) * step);
 }
 
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
+
 function formatted(value) {
+  if (Math.abs(value) >= 1e5) return COMPACT.format(value);
   const rounded = Number(value.toPrecision(4));
   return Object.is(rounded, -0) ? "0" : String(rounded);
 }

@@ -58,9 +58,10 @@ class Picture {
     const list = byId("tiles");
     list.replaceChildren(...replicas.map((replica) => this.labels[replica].item));
     for (const label of this.labels) label.show(this.recording.frames - 1); // the longest texts
-    for (const [lines, brief] of [[1, false], [2, false], [1, true], [2, true]]) {
-      list.classList.toggle("brief", brief);
-      this.fitTiles(room, lines);
+    const most = Math.max(2, this.recording.about.roles.length);
+    for (let lines = 1; lines <= most + 2; lines++) {
+      list.classList.toggle("brief", lines > most); // without names, in one line or two
+      this.fitTiles(room, lines > most ? lines - most : lines);
       if (replicas.every((replica) => this.labels[replica].fits)) break;
     }
   }

@@ -114,8 +114,14 @@ class Layer {
 
   /** Enlarges the points about their centre if they are within a smaller radius. */
   enlarge(minRadius) {
-    const [x, y] = [this.x, this.y].map((values) => values.reduce((sum, value) => sum + value, 0) / this.points);
-    const radius = Math.max(...Array.from(this.x, (across, point) => Math.hypot(across - x, this.y[point] - y)));
+    let [x, y, radius] = [0, 0, 0];
+    for (let point = 0; point < this.points; point++) {
+      x += this.x[point] / this.points;
+      y += this.y[point] / this.points;
+    }
+    for (let point = 0; point < this.points; point++) {
+      radius = Math.max(radius, Math.hypot(this.x[point] - x, this.y[point] - y));
+    }
     if (!(radius > 0 && radius < minRadius)) return;
     for (let point = 0; point < this.points; point++) {
       this.x[point] = x + ((this.x[point] - x) * minRadius) / radius;

@@ -411,10 +411,9 @@ def test_time_axes_are_aligned(width: int, open_replay: OpenReplay) -> None:
 
 def test_legend(open_replay: OpenReplay) -> None:
     """It names the drawing's colours. Roles have the same colours in texts and charts."""
-    drawing = registry.spec("TagContinuous-v0").drawing
+    drawing = registry.spec("SimpleTag-v3").drawing
     assert drawing is not None
-    params = {"num_taggers": 2, "num_runners": 5}
-    tab = open_replay(record("TagContinuous-v0", replicas=1, steps=2, params=params, device="cpu"))
+    tab = open_replay(record("SimpleTag-v3", replicas=1, steps=2, device="cpu"))
 
     def keys(place: str) -> dict[str, str]:
         script = "[it.textContent, getComputedStyle(it, '::before').backgroundColor]"
@@ -423,8 +422,8 @@ def test_legend(open_replay: OpenReplay) -> None:
 
     colours = {name: f"rgb{colour}" for name, colour in drawing.legend.items()}
     assert keys("#legend") == colours
-    assert set(colours) > {"tagger", "runner"}
-    for role in ("tagger", "runner"):
+    assert set(colours) > {"adversary", "agent"}
+    for role in ("adversary", "agent"):
         assert keys("#charts")[f"return of {role}"] == keys("#tiles")[f"{role} 0"] == colours[role]
 
 
