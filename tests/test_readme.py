@@ -1,6 +1,5 @@
 """The documentation: Python blocks run, links work, and generated tables are up to date."""
 
-import doctest
 import importlib.util
 import json
 import re
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from harness import restored_registry
+from outputs import same_output
 
 from benchmarks.custom import tutorial
 from benchmarks.pages import links
@@ -63,7 +63,7 @@ BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text( approximate)?\n(.*?)```\
 
 def blocks() -> dict[str, list[Block]]:
     """Returns the Python blocks of each page, except the tutorials', which other tests run."""
-    tutorial_blocks = {block.text for block in (*tutorial.blocks(), *tutorial.blocks_of_equations())}
+    tutorial_blocks = {block.text for page in tutorial.PAGES for block in tutorial.blocks(page)}
     page_blocks = {named(path): [Block(*found) for found in BLOCK.findall(path.read_text())] for path in READ}
     return {
         page: remaining
@@ -73,15 +73,6 @@ def blocks() -> dict[str, list[Block]]:
 
 
 BLOCKS = blocks()
-
-
-def same_output(block: Block, printed: str) -> bool:
-    """Returns whether a block printed the output that its page shows."""
-    shown = block.output
-    if block.approximate:
-        shown, printed = (re.sub(r"-?\d+(\.\d+)?", "0", text) for text in (shown, printed))
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    return doctest.OutputChecker().check_output(shown, printed, flags)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +101,8 @@ def test_blocks_run(
         capsys.readouterr()
         exec(compile(block.code, str(file), "exec"), names)
         printed = capsys.readouterr().out
-        assert not block.output or same_output(block, printed), f"{block.code}\nprinted\n{printed}"
+        shown = not block.output or same_output(block.output, printed, approximate=block.approximate != "")
+        assert shown, f"{block.code}\nprinted\n{printed}"
     for shown in (ROOT / page).with_suffix("").glob("*.png"):  # a page's own folder has the pictures that it writes
         from PIL import Image
 
@@ -122,10 +114,10 @@ def test_blocks_run(
 def test_there_are_blocks() -> None:
     """Blocks and their outputs are found, and a wrong output is noticed."""
     assert sum(len(found) for found in BLOCKS.values()) >= 40
-    assert same_output(Block("", "", "mean: ...\n[1 2]\n"), "mean: 3.5\n[1  2]\n")
-    assert not same_output(Block("", "", "mean: 3.5\n"), "mean: 3.6\n")
-    assert same_output(Block("", " approximate", "mean: 3.5\n"), "mean: 12\n")
-    assert not same_output(Block("", " approximate", "mean: 3.5\n"), "median: 3.5\n")
+    assert same_output("mean: ...\n[1 2]\n", "mean: 3.5\n[1  2]\n")
+    assert not same_output("mean: 3.5\n", "mean: 3.6\n")
+    assert same_output("mean: 3.5\n", "mean: 12\n", approximate=True)
+    assert not same_output("mean: 3.5\n", "median: 3.5\n", approximate=True)
 
 
 def commands(path: Path) -> list[str]:

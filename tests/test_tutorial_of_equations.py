@@ -15,7 +15,7 @@ import gpu_envs
 from benchmarks.custom import tutorial
 from gpu_envs.testing import check_environment
 
-BLOCKS = tutorial.blocks_of_equations()
+BLOCKS = tutorial.blocks(tutorial.EQUATIONS)
 COMMANDS = [
     shlex.split(line) for block in BLOCKS if block.kind == "sh" for line in block.text.replace("\\\n", " ").splitlines()
 ]

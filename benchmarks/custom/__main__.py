@@ -23,9 +23,9 @@ from benchmarks.timing import capture_steps
 
 BASELINES = {
     "CartPoleOutside-v1": "CartPole-v1",
-    "Lander-v0": "MountainCar-v0",
+    "LanderInCpp-v0": "MountainCar-v0",
     "CartPoleInPython-v1": "CartPoleOutside-v1",
-    "LanderInPython-v0": "Lander-v0",
+    "Lander-v0": "LanderInCpp-v0",
 }
 """Users' environments, and the environment to compare with, which moves as many bytes per step: a built-in one for C++,
 the C++ version for Python."""
@@ -53,7 +53,7 @@ COMPILATIONS = 3
 _REGISTER = """
 import sys
 sys.path.insert(0, {folder!r})
-import lander, lander_in_python
+import lander_in_cpp
 import gpu_envs
 from benchmarks.custom import cartpole
 for spec in (cartpole.IN_CPP, cartpole.IN_PYTHON):
@@ -67,14 +67,15 @@ def register_environments() -> Path:
     """Register the users' environments; return the folder with the tutorial's files, which is removed at exit."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
-    tutorial.write(Path(folder.name))
+    for page in (tutorial.LANDER, tutorial.CPP):
+        tutorial.write(Path(folder.name), tutorial.blocks(page))
     sys.path.insert(0, folder.name)
     try:
         import lander  # type: ignore[import-not-found]  # the tutorial's
-        import lander_in_python  # type: ignore[import-not-found]  # the tutorial's
+        import lander_in_cpp  # type: ignore[import-not-found]  # the tutorial's
     finally:
         sys.path.remove(folder.name)
-    for spec in (cartpole.IN_CPP, cartpole.IN_PYTHON, lander.LANDER, lander_in_python.LANDER_IN_PYTHON):
+    for spec in (cartpole.IN_CPP, cartpole.IN_PYTHON, lander.LANDER, lander_in_cpp.LANDER_IN_CPP):
         gpu_envs.register(spec)
     return Path(folder.name)
 
@@ -173,7 +174,7 @@ def compare(env_id: str, baseline: str, device: str, num_envs: int, seconds: flo
         "ends_per_step": ends[env_id],
         "beside_ends_per_step": ends[baseline],
         "share_of_bytes": statistics.median(shares) * size[env_id] / size[baseline],
-        "bar": MIN_SHARES["Python" if "InPython" in env_id else "C++"],
+        "bar": MIN_SHARES["Python" if baseline in BASELINES else "C++"],
     }
 
 
@@ -220,7 +221,7 @@ def measure(
     results["more_in_python_s"] = {
         env_id: results["compile_s"][env_id] - results["compile_s"][baseline]
         for env_id, baseline in BASELINES.items()
-        if "InPython" in env_id
+        if baseline in BASELINES
     }
     for name, difference in results["more_in_python_s"].items():
         log(f"{name}: {difference:+.2f} s compared with C++ (bar: {MAX_TRANSLATION_SECONDS:g} s)")

@@ -92,22 +92,22 @@ def custom(_page: Path) -> str:
     compared = (
         ("CartPole as a user's C++ header, compared with the built-in one", "CartPoleOutside-v1", "share"),
         ("the same rules in Python, compared with C++", "CartPoleInPython-v1", "share"),
-        ("the tutorial's lander in C++, compared with MountainCar", "Lander-v0", "share"),
-        ("the same, in bytes per second", "Lander-v0", "share_of_bytes"),
-        ("the lander in Python, compared with C++", "LanderInPython-v0", "share"),
+        ("the tutorial's lander in C++, compared with MountainCar", "LanderInCpp-v0", "share"),
+        ("the same, in bytes per second", "LanderInCpp-v0", "share_of_bytes"),
+        ("the lander in Python, compared with C++", "Lander-v0", "share"),
     )
     lines = [
         (label, *(percent(entry[kind], 1) for entry in (*reversed(cuda["speed"][env]), *cpu["speed"][env])))
         for label, env, kind in compared
     ]
-    sizes = [f"{entry['num_envs']:,} replicas" for entry in reversed(cuda["speed"]["Lander-v0"])]
+    sizes = [f"{entry['num_envs']:,} replicas" for entry in reversed(cuda["speed"]["LanderInCpp-v0"])]
     compiled = [
-        f"{entry['compile_s']['Lander-v0']:.2f} s ({entry['compile_s']['LanderInPython-v0']:.2f} s)"
+        f"{entry['compile_s']['LanderInCpp-v0']:.2f} s ({entry['compile_s']['Lander-v0']:.2f} s)"
         for entry in (cuda, cpu)
     ]
     label = "compilation of the lander without a cache, C++ (Python)"
     lines.append((label, compiled[0], *[""] * (len(sizes) - 1), compiled[1]))
-    on_cpu = f"one core of an {device('custom_cpu')}, {cpu['speed']['Lander-v0'][0]['num_envs']:,} replicas"
+    on_cpu = f"one core of an {device('custom_cpu')}, {cpu['speed']['LanderInCpp-v0'][0]['num_envs']:,} replicas"
     return table(("environment", *(f"{device('custom_cuda')}, {size}" for size in sizes), on_cpu), lines)
 
 
