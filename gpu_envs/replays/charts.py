@@ -84,7 +84,7 @@ def _charts_of(name: str, values: np.ndarray) -> list[Chart]:
         ]
     flat = values.reshape(*values.shape[:2], count).astype(np.float64)
     with np.errstate(all="ignore"):  # diverged states have NaN and infinity
-        note = f"mean of {count:,} values; band: minimum to maximum"
+        note = f"mean and range of {count:,} values"
         return [Chart(name, note, flat.mean(-1), (flat.min(-1), flat.max(-1)))]
 
 

@@ -342,7 +342,7 @@ def test_charts_of_a_state() -> None:
     values = state["matrix"][frames].reshape(7, 2, 15)
     assert matrix.values == pytest.approx(values.mean(-1))
     assert_same_bits(matrix.bounds, (values.min(-1), values.max(-1)))
-    assert matrix.note == "mean of 15 values; band: minimum to maximum"
+    assert matrix.note == "mean and range of 15 values"
 
 
 def test_a_page_without_a_drawing(open_replay: OpenReplay, tmp_path: Path) -> None:
