@@ -29,7 +29,7 @@ class Chart:
 
     name: str
     note: str
-    """Explanation beside the name."""
+    """Explanation, after the name."""
     values: np.ndarray
     """``[frames, replicas]``."""
     bounds: tuple[np.ndarray, ...] = ()
@@ -54,7 +54,7 @@ def metric_charts(replay: Recorded) -> list[Chart]:
 def state_charts(replay: Recorded) -> tuple[list[Chart], list[str]]:
     """Return charts of the state's fields, in their order, and the names of the fields without a chart.
 
-    Fields that never change have no chart, nor fields beyond ``MAX_CHARTS`` charts.
+    Constant fields have no chart. Fields beyond ``MAX_CHARTS`` charts have none either.
     """
     charts: list[Chart] = []
     omitted = []
@@ -97,7 +97,7 @@ def _held(values: np.ndarray, last: np.ndarray) -> np.ndarray:
 def _add(values: np.ndarray, block: Block) -> dict[str, Any]:
     """Append values to the block as multiples of a step in 16 bits; return step, first multiple and offset.
 
-    Code 0 stands for NaN and infinity, which have no curve. The step is a power of two: most integers stay exact.
+    Code 0 is NaN or infinity, which have no curve. The step is a power of two: most integers stay exact.
     """
     with np.errstate(over="ignore"):  # values beyond float32 become infinite
         rows = values.T.astype(np.float32).astype(np.float64)
