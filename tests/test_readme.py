@@ -104,8 +104,8 @@ def test_blocks_run(
         capsys.readouterr()
         exec(compile(block.code, str(file), "exec"), names)
         printed = capsys.readouterr().out
-        shown = not block.output or same_output(block.output, printed, approximate=block.approximate != "")
-        assert shown, f"{block.code}\nprinted\n{printed}"
+        as_shown = not block.output or same_output(block.output, printed, approximate=block.approximate != "")
+        assert as_shown, f"{block.code}\nprinted\n{printed}"
     for shown in (ROOT / page).with_suffix("").glob("*.png"):  # a page's own folder has the pictures that it writes
         from PIL import Image
 
