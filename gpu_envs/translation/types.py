@@ -103,6 +103,10 @@ def list_of(kind: Type, sizes: tuple[int | None, ...]) -> Array:
     return Array(kind, sizes, stored_type=kind.cpp if isinstance(kind, Number) else "", cpp=LIST)
 
 
+_MAX_SHOWN = 100
+"""Maximum number of characters of a value in a message."""
+
+
 def describe(kind: Type, value: object = None) -> str:
     """Return words for a type, or for a compile-time value, in a message: ``an int``, ``the World``."""
     match kind:
@@ -117,4 +121,5 @@ def describe(kind: Type, value: object = None) -> str:
             return f"{len(kind.kinds)} numbers"
         case Struct():
             return f"the {kind.name}" if kind.name != "Random" else "a random number generator"
-    return f"the string {value!r}" if isinstance(value, str) else f"{value!r}"
+    text = f"the string {value!r}" if isinstance(value, str) else f"{value!r}"
+    return text if len(text) <= _MAX_SHOWN else f"an object of the class {type(value).__name__}"

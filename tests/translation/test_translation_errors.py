@@ -15,6 +15,7 @@ from refusals import (
 )
 from translation_cases import HEADER, import_source, rules_of
 
+from gpu_envs import TranslationError
 from gpu_envs.translation.translate import translate_rules
 
 STATEMENTS = {
@@ -392,6 +393,15 @@ def test_a_phase_or_race_is_refused(body: str, tmp_path: Path) -> None:
 def test_code_without_races_is_translated(body: str, tmp_path: Path) -> None:
     spec = team_spec(rules_of(import_source(HEADER + fill_template(TEAM_RULES, body), tmp_path)))
     assert TRANSLATED[body] in translate_rules(spec, spec.check_params({}, 1))
+
+
+def test_a_spec_with_the_name_of_a_role_is_refused(tmp_path: Path) -> None:
+    body = "for i in team.agents():\n    w.x[i] = CAT"
+    module = import_source(HEADER + fill_template(TEAM_RULES, body), tmp_path)
+    module.CAT = spec = team_spec(rules_of(module))  # type: ignore[attr-defined]  # as an author's module
+    with pytest.raises(TranslationError, match="CAT is a constant of the rules, and the spec") as caught:
+        translate_rules(spec, spec.check_params({}, 1))
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("observe_body", ROWS)

@@ -164,6 +164,7 @@ class _AccessCollector:
             hint += "" if "." in field else f", or change an int with add(w.{field}, ...)"
             if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and len(node.slice.elts) == 2:
                 hint = f"Loop over all elements: for r, c in team.elements(ROWS, COLUMNS): w.{field}[r, c] = ..."
+                hint += "; or write it in one iteration, for _ in team.agents(1):"
             raise RefusedError(f"every iteration writes {field!r}, which belongs to the whole replica", hint, node)
 
     def refuse_pair(self, one: Access, other: Access, nodes: dict[Access, ast.AST | None], loop: tree.Variable) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu_envs import rules
 from gpu_envs.errors import did_you_mean
+from gpu_envs.specs.base import Spec
 from gpu_envs.translation import arithmetic, tree
 from gpu_envs.translation.arguments import element
 from gpu_envs.translation.arithmetic import convert, number_type, to_bool
@@ -218,6 +219,8 @@ class Expressions(Calls):
             problem = f"{name!r} is not defined here{did_you_mean(name, candidates)}".rstrip(".")
             names = "locals, arguments, functions and numbers of the module, and the spec's constants in upper case"
             raise RefusedError(problem, f"Use {names}") from None
+        if name in spec_constants and isinstance(value, Spec):
+            raise RefusedError(f"{name} is a constant of the rules, and the spec in the module", "Rename the spec")
         return self._value(value)
 
     def _value(self, value: Any) -> Expr:
