@@ -100,6 +100,7 @@ class HostBackend(Backend):
         """Sets the number of threads, at most MAX_THREADS; None: one per core that this process may use."""
         self.threads = threads or min(available_threads(), MAX_THREADS)
         self._extra_flags = tuple(extra_flags)
+        self._memory = 0
 
     def arrays(self, library: str) -> Arrays:
         """Host memory as NumPy arrays or torch tensors."""
@@ -117,7 +118,8 @@ class HostBackend(Backend):
         start_build(program.source, program.name, self._extra_flags)
 
     def memory(self) -> int:
-        return host_memory().total
+        self._memory = self._memory or host_memory().total  # reading its files takes longer than a short rollout
+        return self._memory
 
 
 class HostMemory(NamedTuple):

@@ -206,6 +206,16 @@ def test_what_does_not_fit_into_a_container_is_refused(tmp_path: Path, monkeypat
         Trainer(team)  # before agents are named: a billion names take 60 GiB
 
 
+def test_rollouts_do_not_read_the_memorys_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment reads them once, when it is made; a rollout that is too large is refused all the same."""
+    env = gpu_envs.make("CartPole-v1", 1024, device="cpu")
+    env.reset(seed=0)
+    monkeypatch.setattr(host, "host_memory", None)
+    assert env.rollout(10).rewards.tolist() == [10] * 1024
+    with pytest.raises(MemoryError, match=r"the results of .* steps of 1,024 replicas need .* GiB; take fewer steps"):
+        env.rollout(2**31 - 1, per_step=True)
+
+
 def test_the_memory_of_this_machine() -> None:
     found = host.host_memory()  # from its files
     assert 2**28 < found.free < found.total <= PHYSICAL
