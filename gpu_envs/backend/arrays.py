@@ -148,7 +148,7 @@ class NumpyArrays(_NumpyLike):
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """An uninitialised array, aligned to a cache line so that no SIMD vector straddles two lines."""
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(map(int, shape)) * np.dtype(dtype).itemsize
         raw = np.empty(size + 64, np.uint8)
         start = -raw.ctypes.data % 64
         return raw[start : start + size].view(dtype).reshape(shape)
