@@ -14,7 +14,7 @@ EQUATIONS = DOCS / "from-equations-to-a-policy.md"
 PAGES = (LANDER, CPP, COOKBOOK, EQUATIONS)
 
 _BLOCK = re.compile(
-    r"(?P<before>.*?)```(?P<kind>cpp|csv|python|sh)\n(?P<text>.*?)```\n"
+    r"(?P<before>.*?)```(?P<kind>cpp|none|python|sh)\n(?P<text>.*?)```\n"
     r"(?:\n```text(?P<approximate> approximate)?\n(?P<output>.*?)```\n)?",
     re.DOTALL,
 )
@@ -27,7 +27,7 @@ class CodeBlock:
     """A block of code."""
 
     kind: str
-    """``cpp``, ``csv``, ``python`` or ``sh``."""
+    """``cpp``, ``none`` (a file of data), ``python`` or ``sh``."""
     file: str
     """The first file name in the paragraph above the block, or the file of the previous block; empty for commands."""
     text: str
