@@ -123,6 +123,10 @@ def test_there_are_blocks() -> None:
     assert not same_output("mean: 3.5\n", "median: 3.5\n", approximate=True)
 
 
+COMMAND = re.compile(r"```\n(gpu-envs [^\n]*)\n```\n\n```text approximate\n(.*?)```\n", re.DOTALL)
+"""A command, and its output directly below."""
+
+
 def commands(path: Path) -> list[str]:
     """Returns the lines that call ``gpu-envs``, except the tutorials', which other tests run."""
     blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -137,6 +141,19 @@ def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest
         assert main(["new", "my_env"]) == 0  # pages use its path
         for line in commands(page):
             assert main([*shlex.split(line, comments=True)[1:], "--help"]) == 0, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in READ if COMMAND.search(page.read_text())], ids=named)
+def test_commands_print_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line, output in COMMAND.findall(page.read_text()):
+        capsys.readouterr()
+        assert main(shlex.split(line)[1:]) == 0
+        printed = capsys.readouterr().out
+        assert same_output(output, printed, approximate=True), f"{line}\nprinted\n{printed}"
 
 
 def anchors(path: Path) -> set[str]:

@@ -10,5 +10,5 @@ def same_output(shown: str, printed: str, *, approximate: bool = False) -> bool:
     ``approximate``: numbers may differ, because they differ between machines.
     """
     if approximate:
-        shown, printed = (re.sub(r"-?\d+(\.\d+)?", "0", text) for text in (shown, printed))
+        shown, printed = (re.sub(r"-?\d[\d.,]*", "0", text) for text in (shown, printed))
     return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
