@@ -54,7 +54,7 @@ def rows() -> list[Row]:
         Row("one step per launch with `statistics=False`, steps/s", True, rates(cuda["without_statistics"])),
         Row("512 random steps per launch, 1 M replicas, steps/s", True, rates(cuda["fused"])),
         Row("time of `step` on the host, 4,096 replicas, us", True, on_cartpole(step_us())),
-        Row("one of 32 steps in a CUDA graph, 4,096 replicas, us", True, on_cartpole(graph_step_us())),
+        Row("a step in a CUDA graph of 32 steps, 4,096 replicas, us", True, on_cartpole(graph_step_us())),
         Row("one step per call, 16,384 replicas on one core, steps/s", False, rates(cpu["vectorised"])),
         Row(
             "ratio to a build without vectorisation",
