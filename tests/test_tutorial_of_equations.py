@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cli_tools import output_of
 from harness import numpy_of, on_host, restored_registry
+from outputs import same_output
 
 import gpu_envs
 from benchmarks.custom import tutorial
@@ -133,7 +134,9 @@ def test_script_runs(
         request.getfixturevalue("trained")
     exec(compile(text, file, "exec"), {})
     printed = capsys.readouterr().out
-    if file == "constants.py":  # the page contains the printed numbers
+    for block in BLOCKS:
+        assert block.file != file or not block.output or same_output(block.output, printed), printed
+    if file == "constants.py":  # the page's table contains the printed numbers
         printed_rows = re.findall(r"the best (.+): \[(.+)\], (\S+) \+-(\S+), carbon (\S+)", printed)
         assert len(printed_rows) == 2
         for name, plan, mean, interval, carbon in printed_rows:
