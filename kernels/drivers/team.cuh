@@ -3,8 +3,9 @@
 //   FOR_EACH_AGENT(i, n) { ... }   agents 0 to n-1: in parallel on a GPU, a loop on a CPU; all are done at its end
 //
 // and otherwise plain code. A body writes fields of its agent in the World, or any agent's integers by add() and
-// lower(), and reads fields that earlier phases wrote. `continue` is allowed, `break` and `return` are not. Only fields
-// of the World keep their values from one phase to the next, and code between phases must not depend on the World.
+// lower(), and reads fields that earlier phases wrote. With n = 1 it may write all fields. `continue` is allowed, `break`
+// and `return` are not. Only fields of the World keep their values from one phase to the next, and code between phases
+// must not depend on the World.
 // step() writes its results there: w.reward[i] of each agent, and w.terminated.
 //
 // The same header runs with three schedules. On a CPU, a thread runs a replica. On a GPU, a block has one or several
