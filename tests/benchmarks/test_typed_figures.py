@@ -36,7 +36,7 @@ ALLOWED = {
     r"9[59] % (?:confidence )?intervals?": "the definition of an interval",
     r"(?:first|last)\s40 % of the (?:steps|run)": "a setting of a preset",
     r"5 times the word": "the coding of an action",
-    r"30 seconds": "limits of the launcher, which tests check",
+    r"30\sseconds": "limits of the launcher, which tests check",
     r"after 12 seconds": "a limit of tune",
     r"every 30 s\b": "the interval of progress lines",
     r"1 GiB at most": "a limit of the wide networks' kernels",
