@@ -94,6 +94,21 @@ def _by_env(selected: Sequence[Row]) -> str:
     return table(("measurement", *envs), ((row.label, *(row.cells.get(env, "") for env in envs)) for row in selected))
 
 
+def small_batches(_page: Path) -> str:
+    """Return the table of the time of CartPole's ``step`` with up to 1,024 replicas, on a CPU and on a GPU."""
+    by_device = {
+        device(file): {
+            f"{entry['num_envs']:,}": digits(entry["us_per_step"])
+            for entry in results(file)["single"]["CartPole-v1"]["step"]
+            if entry["num_envs"] <= 1024
+        }
+        for file in ("scaling_cpu", "scaling_cuda")
+    }
+    counts = list(next(iter(by_device.values())))
+    lines = ((name, *(cells.get(count, "") for count in counts)) for name, cells in by_device.items())
+    return table(("us per step, by replicas", *counts), lines)
+
+
 def teams_cuda(_page: Path) -> str:
     """Return the table of teams on a GPU."""
     return teams("throughput_cuda")
@@ -137,6 +152,7 @@ def compile_range() -> str:
 GENERATORS: Mapping[str, Callable[[Path], str]] = {
     "steps-cuda": steps_cuda,
     "steps-cpu": steps_cpu,
+    "small-batches": small_batches,
     "teams-cuda": teams_cuda,
     "teams-cpu": teams_cpu,
     "compilation": compilation,
