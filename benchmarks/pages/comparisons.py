@@ -60,19 +60,20 @@ def peers_notes_cpu(_page: Path) -> str:
 
 
 def _peers_notes(file: str) -> str:
-    sections = {name: content["results"] for name, content in document(file)["sections"].items() if name != "ours"}
+    found = [content["results"] for name, content in document(file)["sections"].items() if name != "ours"]
+    peers = [content for content in found if content["rows"]]  # others are not installed, or need a GPU
     versions: dict[str, list[str]] = {}
-    for content in sections.values():
+    for content in peers:
         for package, version in content["versions"].items():
             versions.setdefault(package, []).append(version)
-    text = ", ".join(f"{package} {' and '.join(dict.fromkeys(found))}" for package, found in versions.items())
+    text = ", ".join(f"{package} {' and '.join(dict.fromkeys(all_of))}" for package, all_of in versions.items())
     missing = [
         f"* {content['label']}, {row['task']}, {row['num_envs']:,} replicas: {row['failed']}"
-        for content in sections.values()
+        for content in peers
         for row in content["rows"]
         if "failed" in row
     ]
-    missing += [f"* {content['label']}: {reason}" for content in sections.values() for reason in content["trouble"]]
+    missing += [f"* {content['label']}: {reason}" for content in peers for reason in content["trouble"]]
     return "\n".join([f"Versions: {text}.", *(["", "Not measured:", "", *missing] if missing else [])])
 
 

@@ -34,7 +34,7 @@ def _single(env: str) -> str:
     if env == "CartPole-v1":
         for section, label in (("solve", "training to a mean return of 475, s"), ("shell", "the same as a command, s")):
             medians = (results(f"training_{name}", section)["ours"]["median_s"] for name in ("cuda", "cpu"))
-            on_gpu, on_cpu = (f"{median:.2g}" for median in medians)
+            on_gpu, on_cpu = ("" if median is None else f"{median:.2g}" for median in medians)
             lines.append((label, on_gpu, on_cpu))
     return table(("measurement", *map(device, files)), lines)
 
