@@ -53,11 +53,15 @@ def program_command() -> str:
     return shlex.quote(display(sys.argv[0]))
 
 
-def evaluation_report(results: Mapping[str, Any], greedy: bool) -> str:
-    """Format the ``Evaluation`` of each role as a table."""
+def evaluation_report(results: Mapping[str, Any], greedy: bool, policies: Mapping[str, str]) -> str:
+    """Format the ``Evaluation`` of each role as a table; ``policies`` replaced those of the run, by role or agent."""
     from gpu_envs.evaluating import evaluation_rows
 
     kind = "the most likely actions" if greedy else "actions sampled as in training"
+    random = [name for name, policy in policies.items() if policy == "random"]
+    if random:
+        every = len(random) == len(policies) and set(results) <= set(random)
+        kind = "random actions" if every else f"{kind}; random actions of {', '.join(random)}"
     return f"{text_table(evaluation_rows(results))}\n({kind})"
 
 

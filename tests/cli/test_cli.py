@@ -553,6 +553,9 @@ def test_evaluating(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--policy", "runner=random", "--policy", "tagger_1=frozen:y:z"]
     assert main(["eval", "runs/x", *words], trainer=trainer) == OK
     assert trainer.calls.pop()[1]["policies"] == {"runner": "random", "tagger_1": "frozen:y:z"}
+    assert "(the most likely actions; random actions of runner)" in capsys.readouterr().out
+    assert main(["eval", "runs/x", "--policy", "runner=random", "--policy", "tagger=random"], trainer=trainer) == OK
+    assert "(random actions)" in capsys.readouterr().out
 
 
 def test_process_seconds() -> None:
