@@ -188,10 +188,10 @@ def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
         parser.error("which run? Give its folder, such as runs/CartPole-v1-20250131-120000")
     for name, minimum in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
         parser.check_minimum(args, name, minimum)
-    if not Path(run).exists() and run.removeprefix("gpu_envs/") in registry.ids():
+    if not Path(run).exists() and (run.removeprefix("gpu_envs/") in registry.ids() or parse_spec_path(run) is not None):
         parser.error(
-            f"{run} is an environment ID; give the folder of a run. To train a run: gpu-envs train {run}. To watch "
-            f"random actions: gpu-envs play {run}"
+            f"{run} is an environment; give the folder of a run. To train a run: gpu-envs train {run}. To watch random "
+            f"actions: gpu-envs play {run}. To evaluate them, in Python: gpu_envs.evaluate(None, {run!r})"
         )
     with _name_option("RUN", run):
         names = ("episodes", "greedy", "device", "seed", "num_envs", "policies", "trust", "progress")
@@ -201,7 +201,7 @@ def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
         roles = {role: evaluation.as_dict() for role, evaluation in results.items()}
         echo_json({"greedy": args.greedy, "roles": roles})
     else:
-        echo(evaluation_report(results, args.greedy))
+        echo(evaluation_report(results, args.greedy, args.policies))
     return OK
 
 

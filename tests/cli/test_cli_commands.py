@@ -51,7 +51,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["bench", "--device", "gpu"], "device is 'gpu'; allowed: 'auto', 'cpu', 'cuda', 'cuda:0' and so on, or all"),
         (["bench", "CartPole-v1", "--param", "gravty=1"], "no parameter 'gravty'. Did you mean 'gravity'?"),
         (["bench", "RiceN-v0", "--param", "backstop_price=1,2e3"], "an array is written in brackets: [1,2e3]"),
-        (["eval", "CartPole-v1"], "CartPole-v1 is an environment ID; give the folder of a run. To train a run:"),
+        (["eval", "CartPole-v1"], "CartPole-v1 is an environment; give the folder of a run. To train a run:"),
+        (["eval", "deer.py:DEER"], "in Python: gpu_envs.evaluate(None, 'deer.py:DEER')"),
         (
             ["train", "CartPole-v1", "--env", "Acrobot-v1"],
             "one environment ID is expected; got 'CartPole-v1' and --env",
