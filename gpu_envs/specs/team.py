@@ -122,6 +122,11 @@ class TeamSpec(Spec):
         for role in self.roles:
             if not re.fullmatch(r"[a-z]+", role.name):
                 raise ValueError(f"{self.id}: the role {role.name!r} must consist of the letters a to z")
+            if role.name in self.metrics:
+                raise ValueError(
+                    f"{self.id}: the metric {role.name!r} has the name of a role, but tables show roles and metrics "
+                    f"together; rename the metric, such as num_{role.name}"
+                )
             self._check_role(role)
         fixed = (name for name, param in self.params.items() if param.fixed)
         check_constants([*(role.name for role in self.roles), *fixed], self.id)

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from wrong_specs import valid_env_spec, valid_roles, valid_team_spec
 
 import gpu_envs
-from gpu_envs import Field, Param, Table
+from gpu_envs import Field, Metric, Param, Table
 from gpu_envs.backend.arrays import NumpyArrays
 from gpu_envs.backend.host import HostBackend
 from gpu_envs.engine.results import check_replica_memory
@@ -83,6 +83,7 @@ from gpu_envs.registry.catalog import env_spec
             {"roles": valid_roles(observation=3)},
             "Wrong-v0: the role 'dog': observation is 3; give a space",
         ),
+        (valid_team_spec, {"metrics": {"dog": Metric()}}, "the metric 'dog' has the name of a role"),
     ],
 )
 def test_mistakes_in_the_constructor(make: Callable[..., Any], changes: dict[str, Any], message: str) -> None:
