@@ -37,7 +37,10 @@ def episode_ends(subject: Subject, device: str) -> str:
     _check_disabled(moments["Disabled"], last)
     terminated = sum(_terminated(moments["Disabled"][t], i) for i, t in enumerate(last) if t < len(over))
     truncated = int((last < len(over)).sum()) - terminated
-    detail = f"{terminated} episodes terminated by the rules and {truncated} truncated by the limit of {limit} steps"
+    by_rules = f"{terminated} episodes terminated by the rules"
+    if not terminated:
+        by_rules = f"no episode was terminated by the rules in {len(draws)} steps, so such ends were not tested,"
+    detail = f"{by_rules} and {truncated} truncated by the limit of {limit} steps"
     if not terminated and "max_episode_steps" in options:
         return f"{detail}, which this check sets, because {subject.spec.id} has none"
     return f"{detail}, the same in all autoreset modes"
