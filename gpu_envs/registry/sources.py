@@ -23,7 +23,7 @@ GROUP = "gpu_envs.environments"
 @final
 @dataclasses.dataclass(frozen=True)
 class SpecPath:
-    """Path of a spec: ``path/to/my_env.py:MY_ENV`` or ``package.module:MY_ENV``."""
+    """Path of a spec: ``path/to/my_env.py:MY_ENV``, ``package.module:MY_ENV``, or the folder of ``my_env.py``."""
 
     source: str
     """Absolute path of a file, or name of a module."""
@@ -71,13 +71,19 @@ def current_origin() -> Origin:
 
 
 def parse_spec_path(text: str) -> SpecPath | None:
-    """Parses ``path/to/my_env.py:MY_ENV``, ``path/to/my_env.py`` or ``package.module:MY_ENV``. None: it is an id."""
+    """Parses ``path/to/my_env.py:MY_ENV``, ``path/to/my_env.py`` or ``package.module:MY_ENV``. None: it is an id.
+
+    A folder ``path/to/my_env`` stands for its file ``my_env.py``, as ``gpu-envs new`` writes it.
+    """
     match = re.fullmatch(r"(?P<path>.+\.py)(?::(?P<name>.*))?", text)
     if match is not None:
         name = match["name"]
         if name is not None and not name.isidentifier():
             raise SourceError(f"{text!r}: after the colon, give the name of a spec in that file, such as MY_ENV")
         return SpecPath(str(Path(match["path"]).expanduser().resolve()), name or "")
+    folder = Path(text).expanduser()
+    if folder.name.isidentifier() and (folder / f"{folder.name}.py").is_file():
+        return SpecPath(str((folder / f"{folder.name}.py").resolve()), "")
     source, separator, name = text.rpartition(":")
     if separator and name.isidentifier() and all(part.isidentifier() for part in source.split(".")):
         return SpecPath(source, name)

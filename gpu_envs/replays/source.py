@@ -90,7 +90,7 @@ def find(source: str | os.PathLike[str]) -> str | Path:
         return Path(source)
     name = source.removeprefix(f"{registry.NAMESPACE}/")
     known = {spec.id for spec in registry.registered()}
-    if name in known or (parse_spec_path(source) is not None and not Path(source).is_dir()):
+    if name in known or (parse_spec_path(source) is not None and not Path(source, "config.json").is_file()):
         return registry.spec(source).id
     if Path(source).exists() or os.sep in name:
         return Path(source)

@@ -28,6 +28,7 @@ from gpu_envs.cli import MISTAKE, OK, main
 from gpu_envs.errors import SourceError, UnknownEnvironmentError
 from gpu_envs.registry import catalog as registry
 from gpu_envs.registry import sources
+from gpu_envs.replays.source import find
 
 HEADER = """
 FN void reset(State& s, const Params& p, Random& random) { s.x = random.uniform(-p.start, p.start); }
@@ -104,6 +105,17 @@ def test_a_file_and_the_name_of_a_spec(folder: Path, monkeypatch: pytest.MonkeyP
     )
     assert registry.origin_of("Drift-v0").shown == f"{folder}/drift.py:DRIFT"
     assert "Drift-v0" in gpu_envs.ids()
+
+
+def test_a_folder_with_a_file_of_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``gpu-envs new`` writes it; a folder without such a file names no spec."""
+    monkeypatch.chdir(folder.parent)
+    (folder / "drift").mkdir()
+    (folder / "drift.py").rename(folder / "drift/drift.py")
+    assert "there is no environment" in refusal(folder.name)
+    for name in (f"{folder.name}/drift", f"{folder}/drift/"):
+        assert gpu_envs.spec(name).id == find(name) == "Drift-v0"
+        assert registry.portable_name(name) == f"{folder}/drift/drift.py:DRIFT"
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at its top", "in a function"])
