@@ -188,6 +188,7 @@ MADE = object()
         (lambda _: None, "CartPole-v1", {}, TypeError, "returned None; .* actions of all 3 replicas"),
         (lambda o: (zeros(o), None), "CartPole-v1", {}, TypeError, r"returned a tuple; .*deterministic=True\)\[0\]"),
         (lambda o: zeros(o)[:2], "CartPole-v1", {}, ValueError, r"actions have shape \(2,\); expected \(3,\)"),
+        (lambda o: o[:, :2], "CartPole-v1", {}, ValueError, r"\(3, 2\); .* pass logits.argmax\(-1\)"),
         (lambda o: zeros(o) + 0.5, "CartPole-v1", {}, TypeError, "actions have dtype float64; .* needs integers"),
         (lambda o: zeros(o) + 2, "CartPole-v1", {}, gpu_envs.ActionError, "2"),
         (lambda o: {"tagger": o["tagger"]}, "TagGridWorld-v0", {}, ValueError, "role 'tagger': actions have shape"),

@@ -73,7 +73,9 @@ class ActionReader:
             return
         if shape == ():
             raise TypeError(f"actions must be an array of shape {expected}, {self._rows_text}; got one scalar")
-        raise ValueError(f"actions have shape {shape}; expected {expected}: {self._rows_text}")
+        logits = isinstance(self._space, gymnasium.spaces.Discrete) and shape == (*expected, self._space.n)
+        hint = ". If the last axis has the choices' logits, pass logits.argmax(-1)" if logits else ""
+        raise ValueError(f"actions have shape {shape}; expected {expected}: {self._rows_text}{hint}")
 
     def _dtype_error(self, dtype: object) -> TypeError:
         expected = "integers (int64, int32, uint8, ...)" if self.discrete else "real numbers (float32 or float64)"
