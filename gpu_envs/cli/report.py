@@ -18,18 +18,20 @@ from gpu_envs.errors import display
 from gpu_envs.tables import text_table
 
 
-def training_report(result: Any, *, trust: bool = False, gpus: str | None = None) -> str:
+def training_report(result: Any, *, trust: bool = False, gpus: str | None = None, resumed: bool = False) -> str:
     """Format a training run's ``Result``: returns, steps, times, and the commands to evaluate and watch it.
 
     ``trust``: add ``--trust`` to the commands, which need it to import the environment.
     ``gpus``: the value of ``--gpus``, None without it.
+    ``resumed``: whether the run was resumed, so that its steps and training time are not only those of this process.
     """
     from gpu_envs.training.record.summary import result_rows
 
     rows = result_rows(result)
     since_start = process_seconds()
     if since_start is not None:
-        rows.append(("since the start", f"{since_start:.2f} s, with imports and compilation"))
+        label = "since it resumed" if resumed else "since the start"
+        rows.append((label, f"{since_start:.2f} s, with imports and compilation"))
     if result.run_dir:
         run, program = shlex.quote(str(result.run_dir)) + " --trust" * trust, program_command()
         rows += [

@@ -121,7 +121,8 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
         parser.error("a launcher with --max-restarts needs --standalone or --rdzv-id, so that a restart finds its run")
     with join_process_group(config.device) as context:
         if continues_run(config.run_dir):
-            result = _call_resume(_import_trainer(trainer), args, context, str(config.run_dir), {})
+            args.resume = str(config.run_dir)
+            result = _call_resume(_import_trainer(trainer), args, context, args.resume, {})
         else:
             config = config if context.device is None else dataclasses.replace(config, device=context.device)
             trainer, group = _import_trainer(trainer, config.device), _group_option(context.group)
@@ -177,6 +178,7 @@ def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
     replicas = "replicas; none: chosen by the number of episodes (default: automatic)"
     parser.add_integer("--num-envs", replicas, optional=True)
     parser.add_policies("as in training")
+    parser.add_params("a parameter of the environment (default: as in training)")
     parser.add_json()
     parser.add_progress()
     parser.add_trust()
@@ -194,7 +196,7 @@ def evaluate(argv: Sequence[str], trainer: Any = None) -> int:
             f"actions: gpu-envs play {run}. To evaluate them, in Python: gpu_envs.evaluate(None, {run!r})"
         )
     with _name_option("RUN", run):
-        names = ("episodes", "greedy", "device", "seed", "num_envs", "policies", "trust", "progress")
+        names = ("episodes", "greedy", "device", "seed", "num_envs", "policies", "params", "trust", "progress")
         settings = {name: getattr(args, name) for name in names}
         results = _import_trainer(trainer, args.device).evaluate(run, **settings)
     if args.json:
@@ -371,7 +373,7 @@ def _report(result: Any, args: Any, context: ProcessContext) -> None:
         from gpu_envs.training.record.run_directory import RunDirectory
 
         trust = args.trust and bool(result.run_dir) and RunDirectory.open(result.run_dir).needs_trust
-        echo(training_report(result, trust=trust, gpus=args.gpus))
+        echo(training_report(result, trust=trust, gpus=args.gpus, resumed=args.resume is not None))
 
 
 def _report_processes(context: ProcessContext, num_envs: int, *, error: bool = False) -> None:

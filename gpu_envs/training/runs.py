@@ -127,13 +127,14 @@ def evaluate(
     progress: bool | None = None,
     greedy: bool = True,
     policies: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None,
     modules: Mapping[str, nn.Module] | None = None,
     trust: bool = False,
 ) -> Evaluations:
     """Play full episodes with the policies of a run's last checkpoint; return the results by role.
 
-    The environment is the run's, with the parameters of training. ``gpu_envs.evaluate`` evaluates any function of
-    observations, in any environment.
+    The environment is the run's, with the parameters of training unless ``params`` replaces them.
+    ``gpu_envs.evaluate`` evaluates any function of observations, in any environment.
 
     Args:
         run: Run directory.
@@ -144,6 +145,7 @@ def evaluate(
         progress: As in ``train``.
         greedy: Take the most likely actions instead of sampling.
         policies: As in ``load_policies``.
+        params: As in ``load_policies``.
         modules: As in ``load_policies``.
         trust: As in ``load_policies``.
 
@@ -153,7 +155,7 @@ def evaluate(
         >>> evaluate(result.run_dir, episodes=100)["agent"].episodes
         100
     """
-    loaded = load_policies(run, device=device, policies=policies, modules=modules, trust=trust)
+    loaded = load_policies(run, device=device, policies=policies, params=params, modules=modules, trust=trust)
     options: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "progress": progress}
     with torch_threads(loaded.device, loaded.config.cpu_threads):
         return play(loaded, seed=loaded.seed if seed is None else seed, **options)

@@ -528,27 +528,33 @@ def test_messages_to_a_closed_standard_error_reach_no_file(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("words", "progress"), [([], None), (["--progress"], True), (["--no-progress"], False)])
-def test_resuming(words: list[str], progress: bool | None) -> None:
+def test_resuming(words: list[str], progress: bool | None, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer()
     assert main(["train", "--resume", "runs/x", *words], trainer=trainer) == OK
     assert main(["train", *words, "--total-steps", "1e9", "--resume", "runs/x"], trainer=trainer) == OK
     assert trainer.calls == [("runs/x", None, progress), ("runs/x", 10**9, progress)]
+    resumed = capsys.readouterr().out
     assert main(["train", "CartPole-v1", *words], trainer=trainer) == OK
     assert trainer.calls[-1][1] is progress
+    if reports.process_seconds() is not None:  # the training time includes the time before
+        assert ("since it resumed" in resumed, "since the start" in resumed) == (True, False)
+        assert "since the start" in capsys.readouterr().out
 
 
 def test_evaluating(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer()
     assert main(["eval", "runs/x"], trainer=trainer) == OK
     defaults = {"episodes": 1000, "greedy": True, "device": "auto", "seed": None, "num_envs": None, "policies": {}}
+    defaults["params"] = {}
     assert trainer.calls.pop() == ("runs/x", defaults | {"trust": False, "progress": None})
     table = capsys.readouterr().out
     for part in ("tagger", "runner", "4.5", "0.25", "77", "1,000", "most likely"):
         assert part in table
     words = ["--episodes", "5", "--sampled", "--device", "cpu", "--seed", "9", "runs/x", "--num-envs", "4", "--trust"]
-    words += ["--no-progress"]
+    words += ["--no-progress", "--param", "length=0.4"]
     assert main(["eval", *words], trainer=trainer) == OK
     expected = {"episodes": 5, "greedy": False, "device": "cpu", "seed": 9, "num_envs": 4, "policies": {}}
+    expected["params"] = {"length": 0.4}
     assert trainer.calls.pop() == ("runs/x", expected | {"trust": True, "progress": False})
     words = ["--policy", "runner=random", "--policy", "tagger_1=frozen:y:z"]
     assert main(["eval", "runs/x", *words], trainer=trainer) == OK

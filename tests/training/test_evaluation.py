@@ -225,6 +225,8 @@ def test_parameters_by_replica_are_repeated(episodes: int, tmp_path: Path, devic
         assert found["agent"].length == pytest.approx(played.mean(), rel=1e-15)  # (the order of sums may differ)
         assert found["agent"].length_interval == pytest.approx(1.96 * played.std(ddof=1) / math.sqrt(episodes))
     assert evaluate(run, episodes=10, num_envs=3, device=device)["agent"].length == pytest.approx(7 / 3, rel=1e-15)
+    others = {"theta_threshold_radians": 1e-6}
+    assert evaluate(run, episodes=episodes, params=others, device=device)["agent"].length == 1
 
 
 def test_an_evaluation_out_of_memory_names_its_replicas(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +307,23 @@ def test_the_callers_grad_mode_and_dtype_have_no_effect(device: str) -> None:
 
 
 @pytest.mark.slow
+def test_policies_act_with_the_threads_of_the_run(negotiation_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's default, a thread per core, is many times slower with few replicas."""
+    policies = load_policies(negotiation_run, device="cpu")
+    assert policies.config.cpu_threads == 1
+    env = policies.make(2)
+    act, threads, inner = policies.acting_in(env), [], evaluation.Players.act
+
+    def spied(*arguments: Any, **options: Any) -> Any:
+        threads.append(torch.get_num_threads())
+        return inner(*arguments, **options)
+
+    monkeypatch.setattr(evaluation.Players, "act", spied)
+    torch.set_num_threads(2)  # the fixture restores it
+    act(env.reset(seed=0)[0])
+    assert (threads, torch.get_num_threads()) == ([1], 2)
+
+
 def test_environments_that_do_not_fit_are_refused(negotiation_run: Path) -> None:
     policies = load_policies(negotiation_run, device="cpu")
     for env, message in (

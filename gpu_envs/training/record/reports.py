@@ -56,9 +56,9 @@ class Result:
     iterations: int
     """Number of updates, including those before a run was resumed."""
     steps: int
-    """Environment steps, summed over all replicas."""
+    """Environment steps, summed over all replicas, including those before a run was resumed."""
     seconds: float
-    """Training time in seconds, without preparation."""
+    """Training time in seconds, without preparation, including the time before a run was resumed."""
     returns: Mapping[str, float]
     """Mean return of each role's last 100 episodes."""
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)

@@ -110,10 +110,11 @@ class Acting:
         """
         del masks
         tensors = self._tensors
-        rows, masks = tensors.observations(observations), tensors.action_masks()
-        actions = self._players.act(self._turn, rows, masks, greedy=self._greedy)
-        self._turn += 1
-        return tensors.env_actions(actions)
+        with torch_threads(self._device, self._threads):
+            rows, masks = tensors.observations(observations), tensors.action_masks()
+            actions = self._players.act(self._turn, rows, masks, greedy=self._greedy)
+            self._turn += 1
+            return tensors.env_actions(actions)
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
