@@ -143,14 +143,20 @@ class CudaBackend(Backend):
         Raises:
             ValueError: The device does not exist, or ``block_size`` is not allowed.
         """
-        runtime, count = import_cupy().cuda.runtime, driver.device_count()
+        count = driver.device_count()
+        if count == 0:
+            raise ValueError(
+                f"device 'cuda:{index}' does not exist: no CUDA device or driver was found; gpu-envs info shows what "
+                "is missing, and device='cpu' or 'auto' needs neither"
+            )
         if index >= count:
             raise ValueError(
-                f"device 'cuda:{index}' does not exist: this machine has {count} CUDA devices; use a smaller index, or "
-                "device='cpu'"
+                f"device 'cuda:{index}' does not exist: this machine has {count} CUDA device{'s' * (count > 1)}; use "
+                "a smaller index, or device='cpu'"
             )
         if block_size is not None and block_size not in range(32, 1025, 32):
             raise ValueError(f"block_size is {block_size!r}; give a multiple of 32 from 32 to 1024, or None")
+        runtime = import_cupy().cuda.runtime
         self.index, self.device, self._block = index, f"cuda:{index}", block_size or THREADS_PER_BLOCK
         self.traits = Device(
             on_gpu=True,

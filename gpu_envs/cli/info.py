@@ -68,7 +68,7 @@ def info(argv: Sequence[str]) -> int:
         return OK
     echo(wrap_table([(name, status.text) for name, status in statuses]))
     advice = [status.advice for _, status in statuses if status.advice]
-    echo("\nNothing is missing." if not advice else f"\nTo do:\n{wrap_table([('-', line) for line in advice])}")
+    echo(f"\nTo do:\n{wrap_table([('-', line) for line in advice])}" if advice else "\nNothing required is missing.")
     return OK
 
 
@@ -256,7 +256,7 @@ def _optional_libraries() -> Status:
     installed = [f"{EXTRAS[extra]} {version}" for extra, version in versions.items() if version != "not installed"]
     missing = [extra for extra, version in versions.items() if version == "not installed"]
     text = ", ".join(installed) or "none"
-    return Status(text + (f"; pip install 'gpu_envs[{','.join(missing)}]' installs the others" if missing else ""))
+    return Status(text + (f"; optional: pip install 'gpu_envs[{','.join(missing)}]'" if missing else ""))
 
 
 def clear_cache() -> str:

@@ -83,7 +83,7 @@ def test_a_missing_gpu_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     for words in (["bench", "CartPole-v1"], ["play", "CartPole-v1", "--policy", "agent=random"]):
         message = error_of(capsys, *words, "--device", "cuda:0")
-        assert "does not exist" in message or "needs CuPy" in message
+        assert "no CUDA device or driver was found; gpu-envs info shows" in message
 
 
 def test_commands_import_no_large_libraries() -> None:
@@ -259,7 +259,7 @@ def test_info_with_everything_installed(monkeypatch: pytest.MonkeyPatch, capsys:
     assert rows["cuda:0"] == "NVIDIA H200, 140 GiB, compute capability 9.0"
     assert rows["CuPy, NVRTC"] == "CuPy 14.2.0, NVRTC 13.0"
     assert rows["torch"] == "2.13.0, built for CUDA 13.0, finds the GPU"
-    assert advice == "Nothing is missing. "
+    assert advice == "Nothing required is missing. "
     assert {row["name"]: row["text"] for row in json.loads(output_of(capsys, "info", "--json"))} == rows
 
 
@@ -274,7 +274,7 @@ def test_info_names_the_extras_of_missing_libraries(
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     row = info_output(monkeypatch, capsys, working(), cupy=CUPY, torch=TORCH)[0]["other libraries"]
-    assert row.endswith("; pip install 'gpu_envs[skrl]' installs the others" if absent else "imageio-ffmpeg 1.0")
+    assert row.endswith("; optional: pip install 'gpu_envs[skrl]'" if absent else "imageio-ffmpeg 1.0")
 
 
 CUPY_ROW, DRIVER_ROW = "CuPy, NVRTC", "CUDA driver"
@@ -331,7 +331,7 @@ def test_info_names_what_is_missing_and_the_command_that_installs_it(
     results = {name: result for name, result in (("cupy", cupy), ("torch", torch)) if result is not None}
     rows, printed_advice = info_output(monkeypatch, capsys, driver, **results)
     assert rows[row] == text
-    assert advice in printed_advice if advice else printed_advice == "Nothing is missing. "
+    assert advice in printed_advice if advice else printed_advice == "Nothing required is missing. "
 
 
 @pytest.mark.usefixtures("cache")
@@ -422,7 +422,7 @@ def test_info_without_a_compiler(
     monkeypatch.setenv("CXX", '"')
     text = re.sub(r"\s+", " ", output_of(capsys, "info"))
     assert "no valid command (No closing quotation); correct or unset it" in text
-    assert "Nothing is missing" not in text
+    assert "Nothing required is missing" not in text
 
 
 @pytest.mark.usefixtures("cache")

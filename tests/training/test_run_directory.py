@@ -303,7 +303,7 @@ def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     config = run_of(env="CartPole-v1", device="cpu")
     (tmp_path / "empty").mkdir()
     RunDirectory.create(tmp_path / "empty", config)
-    with pytest.raises(FileExistsError, match="--resume"):
+    with pytest.raises(FileExistsError, match=r"run_dir or --run-dir, .*\.resume\('.*empty'\) or .* --resume "):
         RunDirectory.create(tmp_path / "empty", config)
     file = tmp_path / "notes"
     file.write_text("x")

@@ -59,8 +59,8 @@ class RunDirectory:
             (folder / _LOCK).open("xb").close()  # if several processes find the folder empty, only one succeeds
         except FileExistsError:
             raise FileExistsError(
-                f"the run directory {folder} is not empty: name another, or resume that run by gpu-envs train --resume "
-                f"{folder}"
+                f"the run directory {folder} is not empty: name another, as run_dir or --run-dir, or continue its run "
+                f"with gpu_envs.training.resume({str(folder)!r}) or gpu-envs train --resume {folder}"
             ) from None
         run = cls(folder)
         try:
