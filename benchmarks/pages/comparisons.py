@@ -20,23 +20,24 @@ METHODS = {
 
 
 def peers_cuda(_page: Path) -> str:
-    """Return the table of all peers, on a GPU and its host."""
+    """Return the table of gpu_envs and all peers, on a GPU and its host."""
     return _peers("peers_cuda")
 
 
 def peers_cpu(_page: Path) -> str:
-    """Return the table of all peers, on a CPU."""
+    """Return the table of gpu_envs and all peers, on a CPU."""
     return _peers("peers_cpu")
 
 
 def _peers(file: str) -> str:
     lines = []
-    for section, content in document(file)["sections"].items():
+    for content in document(file)["sections"].values():
         best: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for row in content["results"]["rows"] if section != "ours" else ():
+        for row in content["results"]["rows"]:
             if "failed" in row:
                 continue
-            cores = f", {row['cores']} core{'s' * (row['cores'] == 'all')}" if row["way"] == "host" else ""
+            cores = f"{row['cores']} core{'s' * (row['cores'] == 'all')}" if row["device"] == "cpu" else "on the GPU"
+            cores = f", {cores}" if row["way"] == "host" else ""
             label = content["results"]["label"] + (f", {row['variant']}" if row["variant"] else "")
             task = row["task"] + (f", {row['agents']} agents" if row["agents"] > 1 else "")
             key = (label, task, METHODS[row["way"]] + cores)

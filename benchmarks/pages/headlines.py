@@ -43,12 +43,13 @@ def speeds(page: Path) -> str:
     return table((*head, "128 steps per call"), rows)
 
 
-def _seconds_to_solve() -> str:
-    return f"{results('training_cuda', 'solve')['ours']['median_s']:.3f} s"
+def _seconds_to_solve(library: str) -> str:
+    return f"{results('training_cuda', 'solve')[library]['median_s']:.3f} s"
 
 
 FIGURES: Mapping[str, tuple[Callable[[], str], str]] = {
-    "cartpole-seconds": (_seconds_to_solve, "benchmarks.md#training-on-a-gpu"),
+    "cartpole-seconds": (lambda: _seconds_to_solve("ours"), "benchmarks.md#training-on-a-gpu"),
+    "cartpole-seconds-jax": (lambda: _seconds_to_solve("jax"), "benchmarks.md#training-on-a-gpu"),
     "step-us": (lambda: f"{step_us()} us", "benchmarks.md#steps-on-a-gpu"),
     "graph-step-us": (lambda: f"{graph_step_us()} us", "benchmarks.md#steps-on-a-gpu"),
     "compile-seconds": (compile_range, "benchmarks.md#compilation"),

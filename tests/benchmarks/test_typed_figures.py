@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pages import comparisons, headlines
 from benchmarks.pages.__main__ import DOCS
 from benchmarks.pages.headlines import FIGURES
 
@@ -116,6 +117,14 @@ def test_every_allowed_pattern_is_used() -> None:
     """The list stays short: a pattern that no page needs hides figures."""
     texts = [path.read_text() for path in PAGES]
     assert [pattern for pattern in ALLOWED if not any(re.search(pattern, text) for text in texts)] == []
+
+
+def test_the_readme_repeats_speeds_of_the_benchmarks() -> None:
+    """A reader finds each speed of the README, with its number of replicas."""
+    speeds = [cell for row in headlines.speeds(PAGES[0]).splitlines()[2:] for cell in row.split(" | ")[1:]]
+    found = {cell.strip(" |") for cell in speeds if cell.strip(" |")}
+    assert len(found) > 10
+    assert found <= set(comparisons.peers_cuda(PAGES[0]).split(" | "))
 
 
 def test_every_figure_of_a_sentence_is_used() -> None:
