@@ -28,7 +28,7 @@ def training_cuda(_page: Path) -> str:
         ("ours", "jax"),
         [
             (
-                "the same with filled caches, minus the time of a process that only imports torch: median; minimum, maximum",
+                "the same, minus the time of a process that only imports torch: median; minimum, maximum",
                 {"ours": f"{shell['ours']['beyond_torch_s']:.2f} s; {beyond[0]:.2f} s, {beyond[-1]:.2f} s"},
             ),
             (
