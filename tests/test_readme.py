@@ -223,6 +223,7 @@ def test_badges_and_colab_need_the_repositorys_address(
     monkeypatch.setattr(links, "ROOT", tmp_path)
     assert links.github_path() == path
     assert links.badges(tmp_path / "README.md").count(f"https://github.com/{path}") == (3 if path else 0)
+    assert (f"(https://github.com/{path}/issues)" in links.issues(tmp_path / "docs" / "faq.md")) == bool(path)
     lines = links.notebooks(tmp_path / "docs" / "page.md").splitlines()
     assert len(lines) == len(list((ROOT / "examples").glob("*.ipynb")))
     assert lines[0].startswith("* [first steps](../examples/first_steps.ipynb)")

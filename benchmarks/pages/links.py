@@ -1,4 +1,4 @@
-"""Links that need the repository's address: badges of the README, and notebooks on Colab. None before it is known."""
+"""Links that need the repository's address: badges, notebooks on Colab, and issues. None before it is known."""
 
 import os
 import tomllib
@@ -44,6 +44,12 @@ def notebooks(page: Path) -> str:
     )
 
 
+def issues(_page: Path) -> str:
+    """Return the name of the page for issues, with its link."""
+    path, name = github_path(), "the repository's issues page"
+    return f"[{name}](https://github.com/{path}/issues)" if path else name
+
+
 def colab(notebook: Path) -> str:
     """Return a notebook's own link to Colab."""
     address = colab_address(notebook.stem)
@@ -56,5 +62,10 @@ def colab_address(name: str) -> str:
     return f"https://colab.research.google.com/github/{path}/blob/main/examples/{name}.ipynb" if path else ""
 
 
-GENERATORS: Mapping[str, Callable[[Path], str]] = {"badges": badges, "notebooks": notebooks, "colab": colab}
+GENERATORS: Mapping[str, Callable[[Path], str]] = {
+    "badges": badges,
+    "notebooks": notebooks,
+    "issues": issues,
+    "colab": colab,
+}
 """Generators by the name of their block in the pages."""
