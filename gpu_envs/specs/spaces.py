@@ -1,5 +1,6 @@
 """Observation and action spaces of a spec: constant, or functions of the parameters."""
 
+import copy
 import dataclasses
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +18,19 @@ SpaceSource: TypeAlias = gymnasium.Space[Any] | Callable[[Mapping[str, Any]], gy
 
 
 def space_of(source: SpaceSource, params: Mapping[str, ParamValue], what: str = "a space") -> gymnasium.Space[Any]:
-    """Returns a space or, from a function, the space that it returns; messages start with ``what``, spec and field."""
-    if isinstance(source, gymnasium.Space):
-        return source
-    space = evaluate(source, params, what)
+    """Returns a copy of a space or, from a function, of the space that it returns, with its own random generator.
+
+    Without copies, environments of one spec would sample equal actions, and seed each other's spaces. Messages start
+    with ``what``, spec and field.
+    """
+    space = source if isinstance(source, gymnasium.Space) else evaluate(source, params, what)
     if not isinstance(space, gymnasium.Space):
         raise TypeError(
             f"{what}: {getattr(source, '__name__', 'the function')} returned {space!r}; expected a space of Gymnasium"
         )
-    return space
+    own = copy.deepcopy(space)
+    own.seed()
+    return own
 
 
 def check_space(what: str, space: object) -> None:

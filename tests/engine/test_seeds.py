@@ -235,3 +235,27 @@ def test_episodes_depend_on_the_current_seeds_only(
         assert_same_bits(observations, np.stack(expected))
         starts.add(observations[1].tobytes())
     assert mode == "Disabled" or len(starts) > 2
+
+
+# --- spaces ---
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "TagGridWorld-v0"])
+def test_spaces_of_environments_are_independent(make: Make, env_id: str) -> None:
+    """Equal seeds give equal samples; without seeds, samples differ also between environments of one spec."""
+    env, other = make(env_id, 64), make(env_id, 64)
+
+    def samples(space: gymnasium.Space[Any]) -> list[Any]:
+        return [numpy_of(space.sample()).tolist() for _ in range(20)]
+
+    def space(env: Any, name: str) -> Any:
+        return getattr(env, name) if env_id == "CartPole-v1" else getattr(env, f"{name}s")["runner"]
+
+    for name in ("single_action_space", "action_space", "single_observation_space", "observation_space"):
+        ours, others = space(env, name), space(other, name)
+        assert samples(ours) != samples(others), name
+        ours.seed(3)
+        first = samples(ours)
+        ours.seed(3)
+        others.seed(4)
+        assert samples(ours) == first, name
