@@ -90,7 +90,8 @@ def find(source: str | os.PathLike[str]) -> str | Path:
         return Path(source)
     name = source.removeprefix(f"{registry.NAMESPACE}/")
     known = {spec.id for spec in registry.registered()}
-    if name in known or (parse_spec_path(source) is not None and not Path(source, "config.json").is_file()):
+    path = parse_spec_path(source)
+    if name in known or (path is not None and (Path(path.source).is_file() or not Path(source).is_dir())):
         return registry.spec(source).id
     if Path(source).exists() or os.sep in name:
         return Path(source)

@@ -22,7 +22,7 @@ IN_ALL_MODES = ("CartPole-v1", "TagGridWorld-v0")
 
 USUAL_MODE = "SameStep"
 
-COSTLY_FIXTURES = ("browser",)
+COSTLY_FIXTURES = ("browser", "negotiation_run")
 """Fixtures that make a case slow."""
 
 END_TO_END_SECONDS = 20.0

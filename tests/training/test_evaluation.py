@@ -252,7 +252,6 @@ def negotiation_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("greedy", [True, False])
 def test_policies_act_as_in_an_evaluation(greedy: bool, device: str, negotiation_run: Path) -> None:
     found = evaluate(negotiation_run, episodes=6, greedy=greedy, device=device, seed=5)
@@ -306,7 +305,6 @@ def test_the_callers_grad_mode_and_dtype_have_no_effect(device: str) -> None:
         assert_same_bits(found[0], other)
 
 
-@pytest.mark.slow
 def test_policies_act_with_the_threads_of_the_run(negotiation_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's default, a thread per core, is many times slower with few replicas."""
     policies = load_policies(negotiation_run, device="cpu")
