@@ -6,6 +6,7 @@ Every replica contributes the same number of episodes, so that short episodes ar
 import contextlib
 import dataclasses
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -191,6 +192,22 @@ def _refuse_arguments(env: Any, arguments: Mapping[str, Any], device: str) -> No
         )
 
 
+def call_policy(policy: Callable[..., Any], env: Batch[Any, Any], *arguments: Any) -> Any:
+    """Return the policy's actions for observations and masks; a TypeError about these arguments gets a note."""
+    try:
+        return policy(*arguments)
+    except TypeError as error:
+        message = str(error)
+        if env.output == "numpy" and "Tensor" in message and "numpy.ndarray" in message:
+            error.add_note(
+                "observations are NumPy arrays; for torch policies pass output='torch' to gpu_envs.evaluate, and to "
+                "gpu_envs.replays.record an environment that was made with it"
+            )
+        elif len(arguments) > 1 and re.search(r"takes .*positional arguments? but .* given", message):
+            error.add_note("the environment has action masks, which the policy gets as its second argument")
+        raise
+
+
 def _evaluate(policy: Callable[..., Any], env: Any, episodes: int, seed: int, progress: bool | None) -> Evaluations:
     """Return the results of an environment's first episodes after a reset with ``seed``."""
     base: Batch[Any, Any] = getattr(env, "unwrapped", env)
@@ -200,7 +217,7 @@ def _evaluate(policy: Callable[..., Any], env: Any, episodes: int, seed: int, pr
     def step(_: int) -> tuple[Array, Results]:
         nonlocal observations
         masks = base.action_mask
-        actions = policy(observations) if masks is None else policy(observations, masks)
+        actions = call_policy(policy, base, observations, *(() if masks is None else (masks,)))
         if actions is None or isinstance(actions, tuple):
             raise TypeError(
                 f"the policy returned {'None' if actions is None else 'a tuple'}; it must return the actions of all "

@@ -13,6 +13,7 @@ from registered import needs_cuda
 
 import gpu_envs
 from gpu_envs import evaluating
+from gpu_envs.replays import record
 from gpu_envs.seeds import derived_seed
 
 Roles = dict[str, np.ndarray]
@@ -125,6 +126,8 @@ def test_policies_are_called_with_masks(device: str) -> None:
     assert gpu_envs.evaluate(walk, "MaskedCorridor-v0", prize=3.0, **options)["agent"].mean == 3
     team = gpu_envs.evaluate(climb, "MaskedTeam-v0", **options)
     assert {role: (each.mean, each.length) for role, each in team.items()} == {"walker": (6, 6), "hiker": (6, 6)}
+    with pytest.raises(TypeError, match=r"(?s)takes 1 positional argument.*masks, which .* its second argument"):
+        gpu_envs.evaluate(zeros, "MaskedCorridor-v0", **options)
     for env_id in ("MaskedCorridor-v0", "MaskedTeam-v0"):  # random actions are valid
         assert min(each.returns.min() for each in gpu_envs.evaluate(None, env_id, **options).values()) >= 0
     assert gpu_envs.evaluate(None, "BareCorridor-v0", **options)["agent"].mean < 0
@@ -224,6 +227,9 @@ def test_torch_is_not_imported_but_needs_no_gradients() -> None:
     policy = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Tanh())
     found = gpu_envs.evaluate(policy, "Pendulum-v1", episodes=2, output="torch", device="cpu", max_episode_steps=5)
     assert found["agent"].length == 5
+    for play in (lambda: gpu_envs.evaluate(policy, "Pendulum-v1"), lambda: record("Pendulum-v1", policy=policy)):
+        with pytest.raises(TypeError, match=r"(?s)must be Tensor.*for torch policies pass output='torch'"):
+            play()
 
 
 @needs_cuda

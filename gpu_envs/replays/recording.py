@@ -8,6 +8,7 @@ import numpy as np
 
 from gpu_envs.backend.arrays import to_numpy
 from gpu_envs.engine.roles import RoleInterface
+from gpu_envs.evaluating import call_policy
 from gpu_envs.progress import Progress
 from gpu_envs.replays.recorded import RUNNING
 from gpu_envs.replays.recorder import Recorder
@@ -94,7 +95,7 @@ def _record(opened: ReplaySource, max_steps: int, episodes: int | None, bar: Pro
     with opened.settings, env.live_metrics() as live_metrics:
         recorder = Recorder(env, opened.numbers, live_metrics)
         for step in range(1, max_steps + 1):
-            observations, *results, _ = env.step(opened.act(observations))
+            observations, *results, _ = env.step(call_policy(opened.act, env, observations))
             recorder.add(*results)
             if step % interval and step < max_steps:
                 continue
