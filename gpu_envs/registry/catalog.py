@@ -181,9 +181,11 @@ def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
         with contextlib.suppress(SourceError), importing.without_working_folder():
             return spec(name)
     what = f"the file {reference.source}" if reference.is_file else f"the module {reference.source!r} of this folder"
+    edited = reference.is_file and trusted.was_trusted(reference.source)
+    note = " (the file has changed since you trained with it)" if edited else ""
     raise UntrustedError(
-        f"{source} names {what} as its environment, and importing it runs its code: read it, and if you trust it, "
-        "add --trust (trust=True in Python)"
+        f"{source} names {what} as its environment{note}, and importing it runs its code: read it, and if you trust "
+        "it, add --trust (trust=True in Python)"
     )
 
 

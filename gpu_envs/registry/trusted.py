@@ -14,19 +14,33 @@ from gpu_envs.backend.toolchain import cache_folder, prepare_folder
 def remember(path: str) -> None:
     """Records that this user trusts a Python file, if only this user can write to the cache folder."""
     with contextlib.suppress(OSError):
-        _record(path).touch(mode=0o600)
+        for record in _records(path):
+            record.touch(mode=0o600)
 
 
 def is_trusted(path: str) -> bool:
     """Whether this user has trained with this file, and it has not changed since."""
     with contextlib.suppress(OSError):
-        return _record(path).is_file()
+        return _records(path)[0].is_file()
     return False
 
 
-def _record(path: str) -> Path:
-    """The file whose existence records this path with its present content; OSError: other users can write there."""
+def was_trusted(path: str) -> bool:
+    """Whether this user has trained with a file of this path, even if its content was different."""
+    with contextlib.suppress(OSError):
+        return _records(path)[1].is_file()
+    return False
+
+
+def _records(path: str) -> tuple[Path, Path]:
+    """The files whose existence records this path with its present content, and this path with any content.
+
+    Raises:
+        OSError: The file cannot be read, or other users can write to the folder of the records.
+    """
     folder = cache_folder() / "trusted"
     prepare_folder(folder.parent)
     prepare_folder(folder)
-    return folder / hashlib.sha256(path.encode(errors="surrogateescape") + b"\0" + Path(path).read_bytes()).hexdigest()
+    name = path.encode(errors="surrogateescape")
+    with_content = hashlib.sha256(name + b"\0" + Path(path).read_bytes()).hexdigest()
+    return folder / with_content, folder / hashlib.sha256(name).hexdigest()

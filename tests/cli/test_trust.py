@@ -127,11 +127,15 @@ def test_a_file_that_the_user_trained_with_runs(
     assert "--trust" not in trained.stdout
     words = ("eval", "run", "--episodes=2", "--device=cpu")
     file.write_text(SPEC + "\n")
-    assert "--trust" in error_of(capsys, *words)
+    error = error_of(capsys, *words)
+    assert "--trust" in error
+    assert "mine.py as its environment (the file has changed since you trained with it)" in error
     file.write_text(SPEC)
     shutil.copy(file, tmp_path / "copy.py")
     set_environment(tmp_path / "run", str(tmp_path / "copy.py:MINE"))
-    assert "--trust" in error_of(capsys, *words)
+    error = error_of(capsys, *words)
+    assert "--trust" in error
+    assert "changed" not in error
     set_environment(tmp_path / "run", f"{file}:MINE")
     (tmp_path / "cache").chmod(0o777)
     assert "--trust" in error_of(capsys, *words)
