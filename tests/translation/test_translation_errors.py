@@ -198,7 +198,7 @@ OBSERVATIONS = {
 }
 
 PHASES = {
-    "w.x[0] = 1": "Move it into a phase",
+    "w.x[0] = 1": r"Move it into a phase.*team.agents\(n\) for n iterations",
     "if w.left > 0:\n    pass": "Move it into a phase",
     "for i in team.agents():\n    w.left = 1  # <--": "if i == 0",
     "for i in team.agents():\n    w.left += 1  # <--": "add",

@@ -194,7 +194,7 @@ class Expressions(Calls):
         if name in self.arguments:
             argument = self.arguments[name]
             if self.between_phases and isinstance(argument.kind, Struct) and argument.kind.name in ("World", "Metrics"):
-                hint = "Move it into a phase: for i in team.agents():"
+                hint = "Move it into a phase: for i in team.agents():, or team.agents(n) for n iterations"
                 raise RefusedError("code between phases must not depend on the world", hint)
             return argument
         if name in self.earlier_names:
