@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,15 +142,12 @@ def _resume_run(parser: Parser, argv: Sequence[str], args: Any, env: str | None,
     """Continue a run, in this process or in several that are launched; return the exit code."""
     explicit = explicit_settings(args)
     _check_resume_options(parser, env, args.preset, args.config, explicit)
-    config, done = _read_run(args.resume)
+    config, _ = _read_run(args.resume)
     trained_processes, trained_on = (1, "auto") if config is None else (config.gpus, config.device.partition(":")[0])
     device = explicit.get("device", trained_on)
     if (gpus := _count_processes(args, device, trained_processes)) > 1:
         return launch(gpus, argv, args.resume, args.max_restarts, None)
     with _name_option("--resume", args.resume), join_process_group(device) as context:
-        if context.is_first and config is not None and done >= config.changed(explicit).iterations:
-            steps = f"{config.steps_at(done):,} steps"
-            echo(f"{args.resume} is already complete, with {steps}: to continue, give more --total-steps", error=True)
         result = _call_resume(_import_trainer(trainer), args, context, args.resume, explicit)
         _report(result, args, context)
     return INTERRUPTED if result.reason == "interrupted" else OK
@@ -355,14 +353,25 @@ def _read_run(run: str) -> tuple[Run | None, int]:
 
 
 def _call_resume(trainer: Any, args: Any, context: ProcessContext, run: str, changes: Mapping[str, Any]) -> Any:
-    """Continue a run with changes of its settings, on this process's device; return the trainer's result."""
+    """Continue a run with changes of its settings, on this process's device; return the trainer's result.
+
+    If no step was taken, print why, with the names of options in place of the trainer's warning.
+    """
+    from gpu_envs.training.record.summary import NO_STEP_TAKEN, no_step_notice
+
+    _, done = _read_run(run)
     if context.group is not None:
         from gpu_envs.training.record.run_directory import RunDirectory
 
         _report_processes(context, RunDirectory.open(run).config().replicas, error=args.json)
     device = {} if context.device is None else {"device": context.device}
     options = _group_option(context.group) | dict(changes) | device
-    return trainer.resume(run, progress=args.progress, trust=args.trust, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", f".*{NO_STEP_TAKEN}")
+        result = trainer.resume(run, progress=args.progress, trust=args.trust, **options)
+    if context.is_first and result.iterations == done and result.reason != "interrupted":
+        echo(no_step_notice(result, total_steps="--total-steps", no_target="--target-return none"), error=True)
+    return result
 
 
 def _report(result: Any, args: Any, context: ProcessContext) -> None:

@@ -23,6 +23,7 @@ from gpu_envs.training.record.checkpoint import iteration_of
 from gpu_envs.training.record.reports import EpisodeWindow, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import attach_buffers, load_run
+from gpu_envs.training.record.summary import no_step_notice
 from gpu_envs.training.rollout.evaluation import TrainedPolicies, play
 from gpu_envs.training.rollout.plan import Plan, PolicyRows, assign, with_replicas
 from gpu_envs.training.run import AUTO, Run
@@ -72,6 +73,7 @@ def resume(
     """Resume a run from its last checkpoint; the results are bit-for-bit the same as without the interruption.
 
     If the number of processes changes, policies, optimisers, normalisers and counters continue, but episodes restart.
+    A run that has done all its steps, or reached its target return, takes no step: a warning says how to continue it.
 
     Args:
         run: Run directory.
@@ -113,7 +115,10 @@ def resume(
         if first:
             folder.amend(config, done)
             trainer.save_to(folder)
-        return trainer.run(progress)
+        result = trainer.run(progress)
+        if first and result.iterations == done and result.reason != "interrupted":
+            warnings.warn(no_step_notice(result), stacklevel=2)
+        return result
 
 
 @exclusive()

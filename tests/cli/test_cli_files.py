@@ -213,11 +213,25 @@ def test_train_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_resuming_a_complete_run_prints_a_notice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--resume", str(run), "--no-progress"]) == 0
     captured = capsys.readouterr()
-    assert captured.err == f"{run} is already complete, with 128 steps: to continue, give more --total-steps\n"
+    notice = f"{run} is already complete, with 128 steps, and no step was taken: to continue, give more --total-steps\n"
+    assert captured.err == notice
     assert "128 in 2 updates" in captured.out
     assert "192 in 3 updates" in output_of(
         capsys, "train", "--resume", str(run), "--no-progress", "--total-steps", "192"
     )
+
+
+def test_resuming_a_run_that_reached_its_target_prints_a_notice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("train", "--resume", str(run), "--no-progress", "--json", "--total-steps=64_000")
+    steps = json.loads(output_of(capsys, *words, "--target-return=1"))["steps"]
+    assert 128 < steps < 64_000
+    assert main([*words]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["steps"] == steps
+    assert captured.err.endswith("and no step was taken: to continue, give --target-return none\n")
+    assert main([*words[:-1], "--target-return=none", f"--total-steps={steps + 64}"]) == 0
+    captured = capsys.readouterr()
+    assert (json.loads(captured.out)["steps"], captured.err) == (steps + 64, "")
 
 
 @pytest.mark.slow

@@ -20,6 +20,18 @@ _REASONS: Final = {
 }
 
 
+NO_STEP_TAKEN: Final = "no step was taken"
+"""Words in each ``no_step_notice``."""
+
+
+def no_step_notice(result: Any, *, total_steps: str = "total_steps", no_target: str = "target_return=None") -> str:
+    """Return why resuming a run took no step, and which setting continues it, by its name in Python or the shell."""
+    state, give = "is already complete", f"more {total_steps}"
+    if result.reason == "target_return":
+        state, give = "has reached its target return", no_target
+    return f"{result.run_dir} {state}, with {result.steps:,} steps, and {NO_STEP_TAKEN}: to continue, give {give}"
+
+
 def result_rows(result: Any) -> list[Row]:
     """Return the names and values of a ``Result`` as table rows."""
     speed = result.steps / result.seconds if result.seconds > 0 else 0.0
