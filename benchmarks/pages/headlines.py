@@ -47,9 +47,15 @@ def _seconds_to_solve(library: str) -> str:
     return f"{results('training_cuda', 'solve')[library]['median_s']:.3f} s"
 
 
+def _ppo_rate(library: str) -> str:
+    return f"{format_short(results('training_cuda', 'throughput')['float32_1'][library]['steps_per_s'])} steps/s"
+
+
 FIGURES: Mapping[str, tuple[Callable[[], str], str]] = {
     "cartpole-seconds": (lambda: _seconds_to_solve("ours"), "benchmarks.md#training-on-a-gpu"),
     "cartpole-seconds-jax": (lambda: _seconds_to_solve("jax"), "benchmarks.md#training-on-a-gpu"),
+    "ppo-rate": (lambda: _ppo_rate("ours"), "benchmarks.md#training-on-a-gpu"),
+    "ppo-rate-jax": (lambda: _ppo_rate("jax"), "benchmarks.md#training-on-a-gpu"),
     "step-us": (lambda: f"{step_us()} us", "benchmarks.md#steps-on-a-gpu"),
     "graph-step-us": (lambda: f"{graph_step_us()} us", "benchmarks.md#steps-on-a-gpu"),
     "compile-seconds": (compile_range, "benchmarks.md#compilation"),
