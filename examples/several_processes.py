@@ -12,7 +12,7 @@ from gpu_envs.training import PPO, Run, train
 
 
 def main() -> None:
-    """Train until CartPole is solved; rank 0 writes the run's folder and shows the progress bar."""
+    """Train until CartPole is solved; rank 0 writes the run directory and shows the progress bar."""
     rank = int(os.environ["LOCAL_RANK"])
     on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # all processes use GPUs, or none
     device = f"cuda:{rank}" if on_gpu else "cpu"

@@ -122,7 +122,7 @@ def did_you_mean(unknown: str, allowed: Iterable[str], synonyms: Mapping[str, st
 
 
 class UntrustedError(ValueError):
-    """A run folder refers to code that the user did not allow; the message says which file, and how to trust it."""
+    """A run directory refers to code that the user did not allow; the message says which file, and how to trust it."""
 
 
 class DivergedError(RuntimeError):

@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
     def add_trust(self) -> None:
         """Add ``--trust``."""
         help_text = (
-            "allow the import of the Python file that the run's folder names as its environment: this runs its code"
+            "allow the import of the Python file that the run directory names as its environment: this runs its code"
         )
         self.add_argument("--trust", action="store_true", help=help_text)
 

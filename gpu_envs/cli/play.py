@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 _PLAY = """Show the policies of a run, or random actions in an environment.
 
-RUN_OR_ID is a run's folder, such as runs/CartPole-v1-20250131-120000, or an environment's ID.
+RUN_OR_ID is a run directory, such as runs/CartPole-v1-20250131-120000, or an environment's ID.
 
 --html writes a page, one file that plays in any browser, with charts of returns and metrics, and can be paused and
 stepped through. --video writes a video; --window shows a window. They can be combined. The default is a page: RUN.html
-next to the run's folder, or ID.html in the working folder. Without a drawing, an environment has only a page, with
+next to the run directory, or ID.html in the working folder. Without a drawing, an environment has only a page, with
 charts of its state."""
 
 _MINIMA = (("replicas", 1), ("steps", 1), ("episodes", 1), ("seed", 0), ("width", 1), ("fps", 1))
@@ -31,7 +31,7 @@ def play(argv: Sequence[str]) -> int:
     if args.help:
         return parser.show_help()
     if source_name is None:
-        parser.error("which run or environment? Give a run's folder or an environment ID")
+        parser.error("which run or environment? Give a run directory or an environment ID")
     for name, minimum in _MINIMA:
         parser.check_minimum(args, name, minimum)
     if args.width is not None and not (args.video or args.window):
@@ -116,7 +116,7 @@ def _output_files(source_name: str, args: Any) -> tuple[Path | None, Path | None
 
 
 def _page_of_run(run: Path) -> Path:
-    """Return the path of a run's page: next to the run's folder, with its name."""
+    """Return the path of a run's page: next to the run directory, with its name."""
     folder = run.resolve() if run.name in ("", "..") else run
     return folder.with_name(f"{folder.name}.html")
 

@@ -81,7 +81,7 @@ _TUNE_EXAMPLES = """examples:
 
 _EVAL = """Evaluate the policies of a run: print the mean return of complete episodes, without training.
 
-RUN is the run's folder, such as runs/CartPole-v1-20250131-120000. An episode of more than 1,000,000 steps is an
+RUN is the run directory, such as runs/CartPole-v1-20250131-120000. An episode of more than 1,000,000 steps is an
 error."""
 
 
@@ -115,7 +115,7 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
     args.trust = parse_spec_path(config.env) is not None  # the command line names the file
     no_folder = config.run_dir == "" or (launched() and config.run_dir is None)
     if no_folder and (args.max_restarts or launcher_restarts() > 0):
-        parser.error("--max-restarts needs the run's folder to continue from: give --run-dir")
+        parser.error("--max-restarts needs the run directory to continue from: give --run-dir")
     if (gpus := _count_processes(args, config.device)) > 1:
         return launch(gpus, argv, config.run_dir, args.max_restarts, _resume_options(args))
     if launcher_restarts() > 0 and os.environ.get("TORCHELASTIC_RUN_ID") == "none":
@@ -332,7 +332,7 @@ def _count_processes(args: Any, device: str, trained_processes: int = 1) -> int:
 
 
 def _resume_options(args: Any) -> list[str]:
-    """Return the options that a restart repeats; the run's folder has the others."""
+    """Return the options that a restart repeats; the run directory has the others."""
     progress = {True: ["--progress"], False: ["--no-progress"], None: []}[args.progress]
     gpus = [] if args.gpus is None else ["--gpus", args.gpus]
     switches = [f"--{name}" for name in ("trust", "json", "debug") if getattr(args, name)]

@@ -166,7 +166,7 @@ def spec(id: str | Spec) -> Spec:
 
 
 def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
-    """Returns the spec that a run's folder or a settings file names; imports untrusted files only with ``trust``.
+    """Returns the spec that a run directory or a settings file names; imports untrusted files only with ``trust``.
 
     Another person may have written the folder or file. Without ``trust``, it may name an installed package, a file that
     this process has imported by name, or a file that this user has trained with and not changed.

@@ -42,7 +42,7 @@ def record(
     """Step an environment and record some of its replicas.
 
     Args:
-        source: A run's folder, whose policies act; an environment id, with random actions or ``policy``; or an
+        source: A run directory, whose policies act; an environment id, with random actions or ``policy``; or an
             environment. An environment continues from its state unless ``seed`` is given, and stays in the state after
             the recording (on a GPU up to 31 steps later).
         policy: Function from observations to actions in the environment's format; None for random actions, which obey
@@ -59,7 +59,7 @@ def record(
         device: Device for a run or an id.
         modules: Custom networks of the run's policies.
         progress: Whether to draw a progress bar; None draws one in terminals and notebooks, else prints every 30 s.
-        trust: Whether to import the environment's Python file if the run's folder names one.
+        trust: Whether to import the environment's Python file if the run directory names one.
     """
     if steps is not None and episodes is not None:
         raise ValueError(f"steps is {steps} and episodes is {episodes}; give only one")

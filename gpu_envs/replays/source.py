@@ -66,12 +66,12 @@ class ReplaySource:
 
 
 def open_source(source: Any, options: SourceOptions) -> ReplaySource:
-    """Return the environment and policy of a run's folder, an environment id, or an environment."""
+    """Return the environment and policy of a run directory, an environment id, or an environment."""
     if isinstance(source, VectorEnv | MultiAgentEnv):
         return _open_env(source, options)
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
-            f"source is {type(source).__name__}; give a run's folder, an environment id, or an environment from "
+            f"source is {type(source).__name__}; give a run directory, an environment id, or an environment from "
             "gpu_envs.make without wrappers (env.unwrapped)"
         )
     if options.replicas is not None and not isinstance(options.replicas, int | np.integer):
@@ -85,7 +85,7 @@ def open_source(source: Any, options: SourceOptions) -> ReplaySource:
 
 
 def find(source: str | os.PathLike[str]) -> str | Path:
-    """Return the environment id or the run's folder that the source names; raise an error if it names neither."""
+    """Return the environment id or the run directory that the source names; raise an error if it names neither."""
     if not isinstance(source, str):
         return Path(source)
     name = source.removeprefix(f"{registry.NAMESPACE}/")
@@ -99,7 +99,7 @@ def find(source: str | os.PathLike[str]) -> str | Path:
         return name
     runs = [str(path.parent) for path in Path("runs").glob("*/config.json")]
     raise UnknownEnvironmentError(
-        f"no environment and no run's folder is named {source!r}{did_you_mean(name, [*registry.ids(), *runs])} "
+        f"no environment and no run directory is named {source!r}{did_you_mean(name, [*registry.ids(), *runs])} "
         f"The environments are: {', '.join(registry.ids())}"
     )
 

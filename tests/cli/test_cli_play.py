@@ -121,8 +121,8 @@ def test_gifs_of_random_actions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "which run or environment? Give a run's folder or an environment ID"),
-        (["CartPol-v1"], "no environment and no run's folder is named 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
+        ([], "which run or environment? Give a run directory or an environment ID"),
+        (["CartPol-v1"], "no environment and no run directory is named 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
         (["runs/none"], "the run directory runs/none does not exist"),
         (["x" * 300], "File name too long"),
         (["CartPole-v1", "--html", "x" * 300 + ".html"], "too long"),

@@ -1,4 +1,4 @@
-"""Tests of ``--trust``: code that an untrusted run's folder names does not run without it."""
+"""Tests of ``--trust``: code that an untrusted run directory names does not run without it."""
 
 import dataclasses
 import json

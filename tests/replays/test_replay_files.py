@@ -261,7 +261,7 @@ def test_shapes_that_never_move_take_the_memory_of_one_frame(monkeypatch: pytest
 
 
 def test_a_wrapped_environment_is_refused_with_advice() -> None:
-    with pytest.raises(TypeError, match=r"source is .*; give a run's folder.*env\.unwrapped"):
+    with pytest.raises(TypeError, match=r"source is .*; give a run directory.*env\.unwrapped"):
         record(gymnasium.make("gpu_envs/CartPole-v1", device="cpu"))
 
 
