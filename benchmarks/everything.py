@@ -25,7 +25,7 @@ class Part(NamedTuple):
     needs: str
     """The device that the part needs."""
     measures: str
-    """What the part measures."""
+    """The measured quantities, in a few words."""
     commands: tuple[str, ...]
     """The commands, after ``python -m benchmarks.``."""
     libraries: str = ""

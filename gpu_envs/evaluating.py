@@ -192,10 +192,11 @@ def _refuse_arguments(env: Any, arguments: Mapping[str, Any], device: str) -> No
         )
 
 
-def call_policy(policy: Callable[..., Any], env: Batch[Any, Any], *arguments: Any) -> Any:
-    """Return the policy's actions for observations and masks; a TypeError about these arguments gets a note."""
+def call_policy(policy: Callable[..., Any], env: Batch[Any, Any], observations: Any) -> Any:
+    """Return the policy's actions for observations and, if any, action masks; a TypeError about them gets a note."""
+    masks = env.action_mask
     try:
-        return policy(*arguments)
+        return policy(observations) if masks is None else policy(observations, masks)
     except TypeError as error:
         message = str(error)
         if env.output == "numpy" and "Tensor" in message and "numpy.ndarray" in message:
@@ -203,7 +204,7 @@ def call_policy(policy: Callable[..., Any], env: Batch[Any, Any], *arguments: An
                 "observations are NumPy arrays; for torch policies pass output='torch' to gpu_envs.evaluate, and to "
                 "gpu_envs.replays.record an environment that was made with it"
             )
-        elif len(arguments) > 1 and re.search(r"takes .*positional arguments? but .* given", message):
+        elif masks is not None and re.search(r"takes .*positional arguments? but .* given", message):
             error.add_note("the environment has action masks, which the policy gets as its second argument")
         raise
 
@@ -216,8 +217,7 @@ def _evaluate(policy: Callable[..., Any], env: Any, episodes: int, seed: int, pr
 
     def step(_: int) -> tuple[Array, Results]:
         nonlocal observations
-        masks = base.action_mask
-        actions = call_policy(policy, base, observations, *(() if masks is None else (masks,)))
+        actions = call_policy(policy, base, observations)
         if actions is None or isinstance(actions, tuple):
             raise TypeError(
                 f"the policy returned {'None' if actions is None else 'a tuple'}; it must return the actions of all "

@@ -125,6 +125,8 @@ def test_policies_are_called_with_masks(device: str) -> None:
     options: dict[str, Any] = {"episodes": 8, "num_envs": 4, "device": device}
     assert gpu_envs.evaluate(walk, "MaskedCorridor-v0", prize=3.0, **options)["agent"].mean == 3
     team = gpu_envs.evaluate(climb, "MaskedTeam-v0", **options)
+    recorded = record("MaskedTeam-v0", policy=climb, replicas=4, steps=6, device=device)  # calls policies alike
+    assert {role: set(values.tolist()) for role, values in recorded.returns().items()} == {"walker": {6}, "hiker": {6}}
     assert {role: (each.mean, each.length) for role, each in team.items()} == {"walker": (6, 6), "hiker": (6, 6)}
     with pytest.raises(TypeError, match=r"(?s)takes 1 positional argument.*masks, which .* its second argument"):
         gpu_envs.evaluate(zeros, "MaskedCorridor-v0", **options)

@@ -23,7 +23,7 @@ def training_report(result: Any, *, trust: bool = False, gpus: str | None = None
 
     ``trust``: add ``--trust`` to the commands, which need it to import the environment.
     ``gpus``: the value of ``--gpus``, None without it.
-    ``resumed``: whether the run was resumed, so that its steps and training time are not only those of this process.
+    ``resumed``: whether the run was resumed; its steps and training time then include earlier processes.
     """
     from gpu_envs.training.record.summary import result_rows
 

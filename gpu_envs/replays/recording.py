@@ -26,7 +26,7 @@ _READ_INTERVAL: Final = 32
 def record(
     source: Any,
     *,
-    policy: Callable[[Any], Any] | None = None,
+    policy: Callable[..., Any] | None = None,
     replicas: int | Sequence[int] | None = None,
     steps: int | None = None,
     episodes: int | None = None,
@@ -45,8 +45,8 @@ def record(
         source: A run directory, whose policies act; an environment id, with random actions or ``policy``; or an
             environment. An environment continues from its state unless ``seed`` is given, and stays in the state after
             the recording (on a GPU up to 31 steps later).
-        policy: Function from observations to actions in the environment's format; None for random actions, which obey
-            action masks. A policy that needs masks can read ``action_mask`` of the environment given as ``source``.
+        policy: Function from observations to actions, as in ``gpu_envs.evaluate``: if the environment has action masks,
+            it is called with observations and masks. None for random actions, which obey the masks.
         replicas: Number of replicas, or for an environment also a list of replica numbers; None for 9, or all replicas
             of a smaller environment.
         steps: Number of steps to record, in any number of episodes.

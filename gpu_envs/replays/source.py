@@ -35,7 +35,7 @@ REPLICAS: Final = 9
 class SourceOptions:
     """Arguments of ``record`` that select the policy, the replicas and the environment."""
 
-    policy: Callable[[Any], Any] | None
+    policy: Callable[..., Any] | None
     replicas: int | Sequence[int] | None
     seed: int | None
     greedy: bool
@@ -52,7 +52,7 @@ class ReplaySource:
     """An environment after its reset, and a policy that acts in it."""
 
     env: AnyEnv
-    act: Callable[[Any], Any]
+    act: Callable[..., Any]
     """Policy: a function from observations to actions, both in the environment's format."""
     observations: Any
     """Observations before the first step."""
@@ -198,7 +198,7 @@ def _open_policies(
     return ReplaySource(env, policies, observations, np.arange(count), title, facts, policies.settings())
 
 
-def _policy(env: AnyEnv, options: SourceOptions, seed: int) -> tuple[Callable[[Any], Any], dict[str, str]]:
+def _policy(env: AnyEnv, options: SourceOptions, seed: int) -> tuple[Callable[..., Any], dict[str, str]]:
     """Return the user's policy, or random actions, and facts about it."""
     return (RandomActions(env, seed), {"Actions": "random"}) if options.policy is None else (options.policy, {})
 

@@ -214,7 +214,7 @@ def _mask(shape: Shape) -> np.ndarray:
 
 
 def _same_shapes(all_replicas: Shape, alone: Shape) -> bool:
-    """Returns whether shapes of replica 1 of all equal, up to rounding, those of this replica drawn alone."""
+    """Returns whether replica 1 has the same shapes, up to rounding, drawn with all replicas and drawn alone."""
     shown, points = _mask(alone)[0], alone.points[0]
     return (
         np.array_equal(_mask(all_replicas)[1], shown)

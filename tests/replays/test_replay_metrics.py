@@ -48,14 +48,13 @@ def make_env(name: str, count: int, device: str, **kwargs: Any) -> Any:
     return kind(MEASURED[name], count, device=device, **params)
 
 
-def acting(env: Any) -> Callable[[Any], Any]:
+def acting(env: Any) -> Callable[..., Any]:
     """Return a policy of random actions."""
     spaces = env.action_spaces if env.env_spec.has_team else {"": env.action_space}
     for space in spaces.values():
         space.seed(4)
 
-    def act(observations: Any) -> Any:
-        del observations
+    def act(*_: Any) -> Any:
         actions = {role: space.sample() for role, space in spaces.items()}
         return actions.get("", actions)
 

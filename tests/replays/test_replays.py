@@ -37,8 +37,7 @@ def scripted(env: Any, seed: int = 0) -> Any:
     for space in spaces.values():
         space.seed(seed)
 
-    def act(observations: Any) -> Any:
-        del observations
+    def act(*_: Any) -> Any:
         actions = {role: space.sample() for role, space in spaces.items()}
         return actions.get("", actions)
 
