@@ -235,12 +235,12 @@ def test_user_functions_get_unmodified_observations(device: str) -> None:
     env = gpu_envs.make("PicturedCorridor-v0", 4, device=device)
     seen = []
 
-    def onward(observations: Mapping[str, np.ndarray]) -> np.ndarray:
-        seen.append({key: value.shape for key, value in observations.items()})
+    def onward(observations: Mapping[str, np.ndarray], masks: np.ndarray) -> np.ndarray:
+        seen.append({key: value.shape for key, value in observations.items()} | {"masks": masks.shape})
         chosen: np.ndarray = (observations["counts"][:, 0] * 5 + 2) % CHOICES
         return chosen
 
     replay = record(env, policy=onward, episodes=1, seed=0)
-    assert seen[0] == {"counts": (4, 2), "image": (4, 3, 3, 3), "near": (4, 1)}
+    assert seen[0] == {"counts": (4, 2), "image": (4, 3, 3, 3), "near": (4, 1), "masks": (4, CHOICES)}
     assert (replay.returns()["agent"] == 1).all()
     assert set(replay.last) <= {LENGTH - 1, LENGTH}
