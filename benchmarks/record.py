@@ -3,7 +3,6 @@
 import datetime
 import importlib.metadata
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -66,6 +65,7 @@ def provenance(given_commit: str | None, gpu: str | None, module: str) -> dict[s
         gpu: The GPU's name.
         module: The benchmark's name in ``benchmarks``.
     """
+    from gpu_envs.backend.background import available_threads
     from gpu_envs.backend.toolchain import compiler_version, find_compiler, processor_name
     from gpu_envs.errors import NoCompilerError
 
@@ -76,7 +76,7 @@ def provenance(given_commit: str | None, gpu: str | None, module: str) -> dict[s
     return {
         "machine": {
             "cpu": processor_name(),
-            "cores": os.cpu_count(),
+            "cores": available_threads(),
             "gpu": gpu,
             "system": f"{platform.system()} {platform.machine()}",
         },

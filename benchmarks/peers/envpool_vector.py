@@ -1,6 +1,5 @@
 """EnvPool's CartPole: all replicas together, or asynchronously, a quarter of them per call."""
 
-import os
 import time
 
 import envpool
@@ -9,11 +8,12 @@ import numpy as np
 from benchmarks.peers import child
 from benchmarks.peers.workloads import Measurement, Workload
 from benchmarks.timing import seconds_per_call
+from gpu_envs.backend.background import available_threads
 
 
 def measure(work: Workload, seconds: float) -> Measurement:
     """Measure the seconds per step of each replica, on average."""
-    threads = 1 if work.cores == "one" else os.cpu_count() or 1
+    threads = 1 if work.cores == "one" else available_threads()
     batch = max(1, work.num_envs // 4) if work.variant == "asynchronous" else work.num_envs
     actions = np.random.default_rng(0).integers(0, 2, (16, batch)).astype(np.int32)
     start = time.perf_counter()

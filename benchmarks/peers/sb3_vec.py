@@ -7,7 +7,6 @@ only stable-baselines3.
 import argparse
 import json
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -19,6 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from benchmarks.record import versions
 from benchmarks.timing import time_methods
+from gpu_envs.backend.background import available_threads
 
 ENV = "CartPole-v1"
 KINDS = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
@@ -44,7 +44,7 @@ def environments(kind: str, num_envs: int) -> Any:
 
 def thread_counts() -> tuple[int, ...]:
     """Return the numbers of torch threads to try."""
-    cores = os.cpu_count() or 1
+    cores = available_threads()
     return tuple(sorted({count for count in (1, 2, 4, cores) if count <= cores}))
 
 

@@ -1,11 +1,12 @@
 """The parts of ``benchmarks.everything`` measure every result, and continue after a failure."""
 
+import os
 import subprocess
 from typing import Any
 
 import pytest
 
-from benchmarks import everything
+from benchmarks import everything, record
 from benchmarks.adapters import __main__ as adapters
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.workloads import PEERS
@@ -58,3 +59,13 @@ def test_results_of_other_commits_are_listed(capsys: pytest.CaptureFixture[str])
         heading = out.index(f"On {part.needs}:")
         assert heading < out.index(f"{number:4}  {part.measures}") < out.index(part.commands[-1], heading)
     assert f"of {len(list(everything.commits()))} results are of commit" in out
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
+def test_results_name_the_cores_that_the_process_may_use() -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(cores)])
+    try:
+        assert record.provenance("", None, "throughput")["machine"]["cores"] == 1
+    finally:
+        os.sched_setaffinity(0, cores)
