@@ -180,7 +180,7 @@ def test_an_environments_page_has_its_sections(page: Path) -> None:
     text = page.read_text()
     assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == SECTIONS
     assert re.findall(r"<!-- made: (\w+)", text)[:3] == ["facts", "parameters", "metrics"]
-    assert page.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    assert page.with_suffix(".gif").read_bytes()[:4] == b"GIF8"
 
 
 def test_every_environment_has_a_page() -> None:

@@ -41,13 +41,7 @@ def facts(page: Path) -> str:
     rows += _team(spec, params) if isinstance(spec, TeamSpec) else _single(spec, params)
     if spec.action_mask:
         rows.append(("action mask", '`infos["action_mask"]`'))
-    return f"{table(('', ''), rows)}\n\n![{spec.id}]({_picture(page)})"
-
-
-def _picture(page: Path) -> str:
-    """Return the name of a page's picture: the recording, else the frame."""
-    recording = page.with_suffix(".gif")
-    return (recording if recording.exists() else page.with_suffix(".png")).name
+    return f"{table(('', ''), rows)}\n\n![{spec.id}]({page.stem}.gif)"
 
 
 def _limits(spec: Spec) -> str:
@@ -180,7 +174,7 @@ def gallery(page: Path) -> str:
     """Return a table of the environments' pictures, each a link to its page."""
     newest = {page.parent / "environments" / f"{Path(str(spec.header)).stem}.md": spec.id for spec in ALL}
     cells = [
-        f"[![{env_id}](environments/{_picture(linked)})](environments/{linked.name})<br>{env_id}"
+        f"[![{env_id}](environments/{linked.stem}.gif)](environments/{linked.name})<br>{env_id}"
         for linked, env_id in newest.items()
     ]
     rows = [cells[start : start + 4] for start in range(0, len(cells), 4)]

@@ -1,7 +1,6 @@
 """Plot the committed results: ``python -m benchmarks.plot``; needs matplotlib.
 
-Writes ``results/*.png``, and frames of the environments into ``docs/environments/*.png``. A plot without results is
-skipped, with a message that names the command for them.
+Writes ``results/*.png``. A plot without results is skipped, with a message that names the command for them.
 """
 
 import argparse
@@ -17,9 +16,7 @@ from gpu_envs.extras import extra
 with extra("plot", "matplotlib", "PIL"):
     from matplotlib.figure import Figure
 
-    from benchmarks.plot import environments, peers, planning, scaling, style, training
-
-DOCS = Path(__file__).parents[2] / "docs"
+    from benchmarks.plot import peers, planning, scaling, style, training
 
 Documents = Mapping[str, Any]
 
@@ -44,7 +41,6 @@ def copy_bandwidth(documents: Documents) -> float | None:
 
 
 PLOTS: Mapping[str, Plot] = {
-    "environments.png": Plot({}, "plot", lambda _: environments.draw()),
     "scaling_cuda.png": Plot(
         {"scaling_cuda": ()},
         "throughput --device cuda",
@@ -134,8 +130,6 @@ def main() -> None:
         "python -m benchmarks.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
     draw_all(RESULTS, RESULTS, print)
-    for path in environments.write(DOCS / "environments"):
-        print(f"wrote {path}")
 
 
 if __name__ == "__main__":
