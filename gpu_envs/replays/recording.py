@@ -110,8 +110,8 @@ def _record(opened: ReplaySource, max_steps: int, episodes: int | None, bar: Pro
     return Replay(
         env=spec.id,
         drawing=spec.drawing,
-        state=recorder.state(frames),
-        drawn=recorder.drawn(frames),
+        state=_hold(recorder.state(frames), last),
+        drawn=_hold(recorder.drawn(frames), last),
         params=params,
         rewards={role: _truncate(values, last, frames) for role, values in recorder.rewards(frames).items()},
         ends=_truncate(recorder.ends, last, frames),
@@ -134,6 +134,12 @@ def _last_frames(ends: np.ndarray, episodes: int | None) -> np.ndarray:
         return np.full(ends.shape[1], len(ends) - 1)
     finished = (ends != RUNNING).cumsum(0) >= episodes
     return np.where(finished.any(0), finished.argmax(0), len(ends) - 1)
+
+
+def _hold(fields: Mapping[str, np.ndarray], last: np.ndarray) -> dict[str, np.ndarray]:
+    """Return fields ``[frames, replicas, ...]`` that keep each replica's last frame after it."""
+    replicas, frames = np.arange(len(last)), np.arange(last.max() + 1)[:, None]
+    return {name: values[np.minimum(frames, last), replicas] for name, values in fields.items()}
 
 
 def _truncate(values: np.ndarray, last: np.ndarray, frames: int) -> np.ndarray:

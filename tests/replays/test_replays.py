@@ -92,6 +92,7 @@ def test_finished_replicas_repeat_a_faded_last_frame(device: str) -> None:
     for replica, last in enumerate(replay.last):
         assert theta[last, replica] > limit
         assert (theta[:last, replica] <= limit).all()
+        assert (theta[last:, replica] == theta[last, replica]).all()  # not the next episode's
     first = int(replay.last.argmin())
     end = replay.steps
     painter = Painter(resolve_device(device))
