@@ -1,10 +1,26 @@
 """A window that shows pixels."""
 
+import os
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from gpu_envs.extras import extra
+
+
+def import_pygame() -> Any:
+    """Return pygame with an open display; raise an error if pygame is missing, or if this machine has no display."""
+    with extra("render", "pygame"):
+        import pygame
+
+    pygame.display.init()
+    if pygame.display.get_driver() == "offscreen" and "SDL_VIDEODRIVER" not in os.environ:  # SDL's last resort
+        pygame.display.quit()
+        raise ValueError(
+            "this machine has no display for a window: save a page or a video (gpu-envs play --html or --video, "
+            "Replay.save_html or save_video), or make the environment with render_mode='rgb_array'"
+        )
+    return pygame
 
 
 @final
@@ -14,10 +30,7 @@ class Window:
     _shown: ClassVar["Window | None"] = None
 
     def __init__(self, title: str, frames_a_second: int) -> None:
-        with extra("render", "pygame"):
-            import pygame
-
-        self._pygame: Any = pygame
+        self._pygame = pygame = import_pygame()
         self._title = title
         self._clock = pygame.time.Clock()
         self._rate = frames_a_second

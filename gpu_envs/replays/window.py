@@ -1,18 +1,8 @@
 """Play a replay in a window."""
 
-import importlib
-from typing import Any
-
-from gpu_envs.extras import extra
 from gpu_envs.rendering.painter import Painter
-from gpu_envs.rendering.window import Window
+from gpu_envs.rendering.window import Window, import_pygame
 from gpu_envs.replays.recorded import Recorded
-
-
-def import_pygame() -> Any:
-    """Return the pygame module, or raise an error that tells how to install it."""
-    with extra("render", "pygame"):
-        return importlib.import_module("pygame")
 
 
 def play(replay: Recorded, width: int | None, fps: int | None) -> None:

@@ -148,6 +148,17 @@ def test_messages_of_mistakes(
     assert file_names(tmp_path) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
+def test_a_window_without_a_display(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pygame").display.quit()
+    for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert "this machine has no display for a window" in error_of(capsys, "play", "CartPole-v1", "--window", *CPU)
+
+
 def test_an_environment_without_a_drawing_has_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
