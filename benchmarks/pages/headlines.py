@@ -22,7 +22,7 @@ LIBRARIES = {
     "torch operations, `torch.compile`": ("torch", "torch.compile"),
     "**gpu_envs**, NumPy, on the CPU": ("ours", None),
     "**gpu_envs**, arrays on the GPU": ("ours", None),
-    "hand-written Numba-CUDA, without returns, final observations or seeds": ("numba", None),
+    "hand-written Numba-CUDA, without episode returns, `final_obs` or `reset(seed=...)`": ("numba", None),
 }
 """Section and variant of the results by the label of the row."""
 

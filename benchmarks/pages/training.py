@@ -22,7 +22,7 @@ def training_cuda(_page: Path) -> str:
     beyond = sorted(run["seconds"] - run["torch_s"] for run in shell["ours"]["runs"])
     warm, empty = (shell["first"][f"caches {state}"]["iterate_s"] for state in ("warm", "empty"))
     sampler, acting = results("training_cuda", "sampler"), results("training_cuda", "acting")
-    share = f"{percent(acting['bf16']['share'])} of the rate of torch's product of 8,192 x 8,192"
+    share = f"with {percent(acting['bf16']['share'])} of the FLOP/s of torch's product of two 8,192 x 8,192 matrices"
     return _with_libraries(
         "training_cuda",
         ("ours", "jax"),
@@ -134,8 +134,9 @@ def presets(_page: Path) -> str:
         published = PUBLISHED[env]
         cells = (f"{entry['threshold']:g}", "" if published is None else f"{published:.1f}", str(len(entry["runs"])))
         rows.append((env, *cells, *final_returns(entry)))
-    head = ("environment", "threshold", "RL-Zoo's PPO", "seeds", "worst and best seed", "greedy actions")
-    return table((*head, "training, s"), rows)
+    head = ("environment", "threshold", "RL-Zoo's PPO", "seeds")
+    kinds = tuple(f"{kind} actions, worst and best seed" for kind in ("sampled", "greedy"))
+    return table((*head, *kinds, "training, s"), rows)
 
 
 def final_returns(entry: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -91,7 +91,10 @@ TAG_GRID_WORLD = TeamSpec(
             choices=("random", "fixed"),
         ),
     },
-    metrics={"tags": Metric("1 if the runner was tagged"), "survival": Metric("steps until the runner was tagged")},
+    metrics={
+        "tags": Metric("1 if the runner was tagged"),
+        "survival": Metric("steps that the runner survived, not counting the step of the tag"),
+    },
     start_fields=("x", "y"),
     start_rule=_start_rule,
     max_episode_steps=lambda params: int(params["episode_length"]),
