@@ -30,7 +30,7 @@ def _single(env: str) -> str:
     if trained is not None:
         means, _, seconds = final_returns(trained)
         lines.append((f"training with the preset, median of {len(trained['runs'])} seeds, s", seconds, ""))
-        lines.append(("mean return over 1,000 new episodes, worst and best seed", means, ""))
+        lines.append(("mean return over 1,000 new episodes with sampled actions, worst and best seed", means, ""))
     if env == "CartPole-v1":
         for section, label in (("solve", "training to a mean return of 475, s"), ("shell", "the same as a command, s")):
             medians = (results(f"training_{name}", section)["ours"]["median_s"] for name in ("cuda", "cpu"))
@@ -51,8 +51,8 @@ def _team(env: str) -> str:
         parts += [f"Steps on one core of an {device('throughput_cpu')}:", teams("throughput_cpu", env)]
     if env in results("training_cuda", "tag_learning"):
         parts += [
-            "Training of one team against a random one: the minimum and maximum over the seeds of the mean over 1,000\n"
-            "episodes, and the median training time. A higher number means that runners are tagged later:",
+            "Training of one team against a random one: the steps that a runner lasts, as a mean over 1,000 episodes, of\n"
+            "the worst and the best seed, and the median training time. A higher number means that runners last longer:",
             survival(env),
         ]
     else:
