@@ -51,8 +51,8 @@ def _team(env: str) -> str:
         parts += [f"Steps on one core of an {device('throughput_cpu')}:", teams("throughput_cpu", env)]
     if env in results("training_cuda", "tag_learning"):
         parts += [
-            "Training of one team against a random one: the steps that a runner lasts, as a mean over 1,000 episodes, of\n"
-            "the worst and the best seed, and the median training time. A higher number means that runners last longer:",
+            "Training of one team against a random one: the steps that a runner lasts, as a mean over 1,000 episodes,\n"
+            "of the worst and the best seed, and the median training time. Runners that are tagged later last longer:",
             survival(env),
         ]
     else:
