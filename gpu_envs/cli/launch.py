@@ -23,7 +23,7 @@ from gpu_envs.backend.background import available_threads
 from gpu_envs.backend.driver import device_count
 from gpu_envs.cli.launched import FAILURE, LOST_PEER, OUT_OF_MEMORY, PID_FILE, launched, report_pid
 from gpu_envs.cli.parser import FAILED, INTERRUPTED, MISTAKE, OK
-from gpu_envs.cli.report import echo
+from gpu_envs.cli.report import PROGRAM, echo, program_command
 from gpu_envs.training.process.signals import (
     STOP_SIGNALS,
     TERMINATED,
@@ -275,6 +275,7 @@ def silent_launcher(gpus: int) -> Iterator[None]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # this module reports lost processes itself
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600",  # seconds to save the run after Ctrl-C
         "OMP_NUM_THREADS": str(max(1, available_threads() // gpus)),
+        PROGRAM: program_command(),
     }
     variables = {name: value for name, value in variables.items() if name not in os.environ}
     variables["PYTHONSAFEPATH"] = "1"  # imports nothing from the working folder, such as a random.py

@@ -44,8 +44,14 @@ def training_report(result: Any, *, trust: bool = False, gpus: str | None = None
     return text_table(rows)
 
 
+PROGRAM = "GPU_ENVS_PROGRAM"
+"""Environment variable that gives processes of one run ``program_command`` of the process that started them."""
+
+
 def program_command() -> str:
     """Return the shell command that starts this program: gpu-envs, its path, or ``python -m gpu_envs``."""
+    if started_by := os.environ.get(PROGRAM):
+        return started_by
     name = Path(sys.argv[0]).name
     if Path(sys.argv[0]).parts[-2:] == ("gpu_envs", "__main__.py"):
         return f"{shlex.quote(display(sys.executable))} -m gpu_envs"

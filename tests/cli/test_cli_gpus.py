@@ -27,6 +27,7 @@ from gpu_envs.cli import INTERRUPTED, MISTAKE, OK, launch, main
 from gpu_envs.cli.launch import Outcome, find_outcome
 from gpu_envs.cli.launched import FAILURE, LOST_PEER, OUT_OF_MEMORY, USER_MISTAKE, report_error
 from gpu_envs.cli.parser import FAILED
+from gpu_envs.cli.report import program_command
 from gpu_envs.training.process.group import PEER_MEMORY_VARIABLE
 from gpu_envs.training.record.run_directory import RunDirectory
 
@@ -55,6 +56,14 @@ def train_with_two_processes(run: Path, device: str) -> str:
     code, stdout, stderr = wait_for_end(start_training(*words, device=device))
     assert (code, stderr) == (OK, ""), stdout + stderr
     return stdout
+
+
+def test_processes_name_the_program_that_the_user_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/else.py"])
+    with launch.silent_launcher(2):
+        monkeypatch.setattr(sys, "argv", ["/somewhere/gpu_envs/__main__.py"])
+        assert program_command() == "gpu-envs"
+    assert program_command().endswith("python -m gpu_envs")
 
 
 @pytest.mark.end_to_end
