@@ -51,8 +51,9 @@ def _team(env: str) -> str:
         parts += [f"Steps on one core of an {device('throughput_cpu')}:", teams("throughput_cpu", env)]
     if env in results("training_cuda", "tag_learning"):
         parts += [
-            "Training of one team against a random one: the steps that a runner lasts, as a mean over 1,000 episodes,\n"
-            "of the worst and the best seed, and the median training time. Runners that are tagged later last longer:",
+            "Training of one team against a random one: the steps that a runner survives, as a mean over 1,000\n"
+            "episodes. A cell has the lowest and the highest mean of the seeds, and the median training time.\n"
+            "Networks run in kernels of gpu_envs, or in torch:",
             survival(env),
         ]
     else:

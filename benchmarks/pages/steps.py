@@ -47,7 +47,7 @@ def rows() -> list[Row]:
     return [
         Row("one step per launch, 4 M replicas, steps/s", True, rates(cuda["single"])),
         Row(
-            f"share of the bandwidth of a copy, {cuda['copy_bytes_per_s'] / 1e12:.2f} TB/s",
+            f"share of the bandwidth of a copy within GPU memory, {cuda['copy_bytes_per_s'] / 1e12:.2f} TB/s",
             True,
             {env: percent(entry["share_of_copy"]) for env, entry in cuda["single"].items()},
         ),

@@ -187,14 +187,15 @@ def survival(*envs: str) -> str:
         random = f"{data['random']['length']:.1f} +- {data['random']['length_interval']:.1f}"
         for where, runs in data["taggers"]["runs"].items():
             cells = (_survival(entry) for entry in (runs, data["runners"]["runs"][where]))
-            rows.append((f"{env}, {where}", str(len(runs)), random, *cells))
-    heads = ("survival of runners, steps", "seeds", "random teams", "trained taggers", "trained runners")
+            rows.append((f"{env}, networks in {where}", str(len(runs)), random, *cells))
+    trained = (f"trained {team}, lowest to highest; time" for team in ("taggers", "runners"))
+    heads = ("survival of runners, steps", "seeds", "random teams", *trained)
     return table(heads, rows)
 
 
 def _survival(runs: Sequence[Mapping[str, Any]]) -> str:
     ends = sorted(run["evaluated"]["length"] for run in runs)
-    return f"{ends[0]:.1f}, {ends[-1]:.1f} after {statistics.median(run['seconds'] for run in runs):.1f} s"
+    return f"{ends[0]:.1f} to {ends[-1]:.1f}; {statistics.median(run['seconds'] for run in runs):.1f} s"
 
 
 def drawn(_page: Path) -> str:

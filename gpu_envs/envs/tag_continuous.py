@@ -115,7 +115,7 @@ TAG_CONTINUOUS = TeamSpec(
         "num_runners": Param(100, "number of runners", positive=True, fixed=True),
         "grid_length": Param(20.0, "side of the square, in units of length", positive=True),
         "episode_length": Param(
-            500, "default of max_episode_steps, and unit of the observed time, steps", positive=True, fixed=True
+            500, "default of max_episode_steps, and divisor of the observed time, steps", positive=True, fixed=True
         ),
         "max_speed": Param(1.0, "maximum speed before the factor skill_level, length per step", positive=True),
         "skill_level_tagger": Param(1.0, "factor of a tagger's maximum speed", minimum=0),
@@ -125,10 +125,10 @@ TAG_CONTINUOUS = TeamSpec(
         "max_turn": Param(2.356, "maximum turn, rad per step"),
         "min_turn": Param(-2.356, "minimum turn, rad per step"),
         "num_acceleration_levels": Param(
-            20, "discrete actions from minimum to maximum, besides none", positive=True, fixed=True
+            20, "number of actions from minimum to maximum, plus one for no change", positive=True, fixed=True
         ),
         "num_turn_levels": Param(
-            20, "discrete actions from minimum to maximum, besides none", positive=True, fixed=True
+            20, "number of actions from minimum to maximum, plus one for no turn", positive=True, fixed=True
         ),
         "edge_hit_penalty": Param(0.0, "reward when an agent hits a wall", maximum=0),
         "use_full_observation": Param(False, "observe all agents", fixed=True),
