@@ -13,10 +13,10 @@ pytest.importorskip("matplotlib")
 
 from PIL import Image
 
-import gpu_envs
 from benchmarks import gallery, record
 from benchmarks.plot import peers, style, training
 from benchmarks.plot.__main__ import PLOTS, draw_all
+from gpu_envs.envs import ALL
 
 DOCUMENTS = {path.stem: json.loads(path.read_text()) for path in record.RESULTS.glob("*.json")}
 
@@ -77,7 +77,7 @@ def test_committed_plots_match_the_committed_results(name: str, redrawn: Path) -
 
 
 def test_every_environment_has_a_moving_picture() -> None:
-    recordings = {gallery.FOLDER / f"{gallery.stem(env_id)}.gif" for env_id in gpu_envs.ids()}
+    recordings = {gallery.FOLDER / f"{gallery.stem(spec.id)}.gif" for spec in ALL}
     assert {*gallery.FOLDER.glob("*.gif")} == recordings, "run python -m benchmarks.gallery"
     assert sum(path.stat().st_size for path in recordings) < 8e6
     for path in recordings:

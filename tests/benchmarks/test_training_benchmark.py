@@ -164,7 +164,7 @@ def test_tag_is_trained_with_every_seed(monkeypatch: pytest.MonkeyPatch) -> None
         assert [run["seed"] for run in runs] == [0, 1]
         assert all(0 < run["curve"][-1][0] <= run["seconds"] for run in runs)
         lasted = sorted(run["evaluated"]["length"] for run in runs)
-        assert f" {lasted[0]:.1f}, {lasted[1]:.1f} after " in training_pages.tag_learning(Path())
+        assert f" {lasted[0]:.1f} to {lasted[1]:.1f}; " in training_pages.tag_learning(Path())
         assert lasted[0] < lasted[1]
     json.dumps(measured, allow_nan=False)
 

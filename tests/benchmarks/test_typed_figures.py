@@ -40,6 +40,7 @@ ALLOWED = {
     r"30\sseconds": "limits of the launcher, which tests check",
     r"after 12 seconds": "a limit of tune",
     r"every 30 s\b": "the interval of progress lines",
+    r"within 5 % of the\sfastest": "the definition of the knee",
     r"1 GiB at most": "a limit of the wide networks' kernels",
 }
 """Patterns of numbers that are no measurements, and what they are. A limit, a default or a setting belongs here."""
