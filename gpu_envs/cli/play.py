@@ -86,7 +86,7 @@ def _parser() -> Parser:
 def _output_files(source_name: str, args: Any) -> tuple[Path | None, Path | None]:
     """Return the files of page and video, None for no file; raise if they cannot be written."""
     from gpu_envs.registry import catalog as registry
-    from gpu_envs.rendering.window import import_pygame
+    from gpu_envs.rendering.window import open_display
     from gpu_envs.replays import page, video
     from gpu_envs.replays.files import check_folder
     from gpu_envs.replays.recorded import require_drawing
@@ -112,7 +112,7 @@ def _output_files(source_name: str, args: Any) -> tuple[Path | None, Path | None
         video.check(video_file, args.fps, args.width)
         check_folder(video_file)
     if args.window:
-        import_pygame()
+        open_display()
     return page_file, video_file
 
 

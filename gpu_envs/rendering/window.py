@@ -8,8 +8,8 @@ import numpy as np
 from gpu_envs.extras import extra
 
 
-def import_pygame() -> Any:
-    """Return pygame with an open display; raise an error if pygame is missing, or if this machine has no display."""
+def open_display() -> Any:
+    """Open a display, and return pygame; raise an error if pygame is missing, or if this machine has no display."""
     with extra("render", "pygame"):
         import pygame
 
@@ -30,7 +30,7 @@ class Window:
     _shown: ClassVar["Window | None"] = None
 
     def __init__(self, title: str, frames_a_second: int) -> None:
-        self._pygame = pygame = import_pygame()
+        self._pygame = pygame = open_display()
         self._title = title
         self._clock = pygame.time.Clock()
         self._rate = frames_a_second

@@ -47,7 +47,7 @@ def metric_charts(replay: Recorded) -> list[Chart]:
     for name, values in replay.metrics.items():
         metric = replay.measured[name]
         note = f"{metric.description} {_REDUCED[metric.reduce]}".strip()
-        charts.append(Chart(name, note, _held(values, replay.last)))
+        charts.append(Chart(name, note, values))
     return charts
 
 
@@ -58,10 +58,9 @@ def state_charts(replay: Recorded) -> tuple[list[Chart], list[str]]:
     """
     charts: list[Chart] = []
     omitted = []
-    for name, recorded in replay.state.items():
+    for name, values in replay.state.items():
         if name == "elapsed":  # the number of steps, which is the time axis
             continue
-        values = _held(recorded, replay.last)
         added = _charts_of(name, values)
         if (values == values[:1]).all():
             omitted.append(f"{name} (constant)")
@@ -86,12 +85,6 @@ def _charts_of(name: str, values: np.ndarray) -> list[Chart]:
     with np.errstate(all="ignore"):  # diverged states have NaN and infinity
         note = f"mean and range of {count:,} values"
         return [Chart(name, note, flat.mean(-1), (flat.min(-1), flat.max(-1)))]
-
-
-def _held(values: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return values, ``[frames, replicas, ...]``, with those after a replica's last frame equal to the last."""
-    held: np.ndarray = values[np.minimum(np.arange(len(values))[:, None], last), np.arange(len(last))]
-    return held
 
 
 def _add(values: np.ndarray, block: Block) -> dict[str, Any]:

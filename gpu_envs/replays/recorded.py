@@ -113,12 +113,9 @@ class Recorded:
 
     def picture(self, frame: int) -> Picture:
         """Return the picture of all replicas in a frame."""
-        frames = np.minimum(frame, self.last)
-        numbers = np.arange(self.replicas)
-        state, drawn = (
-            {name: values[frames, numbers] for name, values in arrays.items()} for arrays in (self.state, self.drawn)
-        )
-        return Snapshot(require_drawing(self.drawing, self.env), state, {**self.params, **drawn}).picture(numbers)
+        state, drawn = ({name: values[frame] for name, values in arrays.items()} for arrays in (self.state, self.drawn))
+        snapshot = Snapshot(require_drawing(self.drawing, self.env), state, {**self.params, **drawn})
+        return snapshot.picture(np.arange(self.replicas))
 
     def pixels(self, frame: int, painter: Painter, size: tuple[int, int]) -> np.ndarray:
         """Return a tiled image of all replicas, ``[height, width, 3]`` uint8; ``size``: width, height of a replica."""

@@ -123,7 +123,7 @@ def _record(opened: ReplaySource, max_steps: int, episodes: int | None, bar: Pro
         device=env.device,
         title=opened.title,
         facts=opened.facts,
-        metrics={name: _truncate(values, last, frames) for name, values in recorder.metrics(frames).items()},
+        metrics=_hold(recorder.metrics(frames), last),
         measured=spec.metrics,
     )
 

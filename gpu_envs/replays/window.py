@@ -1,13 +1,13 @@
 """Play a replay in a window."""
 
 from gpu_envs.rendering.painter import Painter
-from gpu_envs.rendering.window import Window, import_pygame
+from gpu_envs.rendering.window import Window, open_display
 from gpu_envs.replays.recorded import Recorded
 
 
 def play(replay: Recorded, width: int | None, fps: int | None) -> None:
     """Show all frames until the window is closed or Escape is pressed; see ``Replay.show``."""
-    pygame = import_pygame()
+    pygame = open_display()
     size = replay.tile(width)
     painter = Painter(replay.device)
     window = Window(replay.title or replay.env, fps or replay.frames_a_second)
