@@ -2,8 +2,9 @@
 
 Without ``--part``, lists the parts by the device that they need, and the results of another commit than most. A part
 replaces its files or sections in ``benchmarks/results`` and keeps the others, so parts may run in any order and on
-different machines. Further options go to the part's commands, such as ``--jax-python PATH`` of ``benchmarks.training``.
-At the end, ``python -m benchmarks.plot`` draws the plots, and ``python -m benchmarks.pages`` updates the pages.
+different machines. Only the last part takes longer than ten minutes: half an hour, most of it in SB3's SAC. Further
+options go to the part's commands, such as ``--jax-python PATH`` of ``benchmarks.training``. At the end, ``python -m
+benchmarks.plot`` draws the plots, and ``python -m benchmarks.pages`` updates the pages.
 """
 
 import argparse
@@ -116,7 +117,7 @@ PARTS = (
     Part(
         CPU,
         "learning from a buffer",
-        ("training --device cpu --only updates efficiency --seeds 5",),
+        ("training --device cpu --only updates",),
         "stable-baselines3 sbx-rl",
     ),
     Part(
@@ -130,6 +131,7 @@ PARTS = (
         ("adapters --device cpu --only sb3 wrappers learning",),
         "stable-baselines3 torchrl skrl rsl-rl-lib",
     ),
+    Part(CPU, "sample efficiency", ("training --device cpu --only efficiency --seeds 5",), "stable-baselines3"),
 )
 """All parts, grouped by device."""
 
