@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.codegen import single_source, team_source
 from gpu_envs.codegen.layout import AUTORESET_MODES, PRECISIONS, RESULTS, Layout, SimulationConfig
-from gpu_envs.codegen.params import baked_values, param_values, tables
+from gpu_envs.codegen.params import NUMBERS, baked_values, distribution_numbers, draws, param_values, tables
 from gpu_envs.codegen.single_layout import SingleLayout
 from gpu_envs.codegen.team_layout import TeamLayout
 from gpu_envs.specs.distributions import Distribution
@@ -28,14 +28,14 @@ def layout_of(
         baked: Parameters whose value is compiled in; None: all of ``config`` that can be.
         drawn: Parameters that each replica draws at the start of an episode; None: those of ``config``.
     """
-    drawn = config.drawn if drawn is None else drawn
-    per_replica = per_replica | drawn.keys()
+    compiled = draws(config, config.drawn if drawn is None else drawn)
+    per_replica = per_replica | compiled.keys()
     if baked is None:
         values = param_values(config.spec, config.params)
         baked = {n: v for n, v in baked_values(config.spec, values).items() if n not in per_replica}
     if isinstance(config.spec, TeamSpec):
-        return TeamLayout(config, per_replica, baked, drawn, device)
-    return SingleLayout(config, per_replica, baked, drawn)
+        return TeamLayout(config, per_replica, baked, compiled, device)
+    return SingleLayout(config, per_replica, baked, compiled)
 
 
 def generate(layout: Layout, module: str) -> Program:
@@ -48,6 +48,7 @@ def generate(layout: Layout, module: str) -> Program:
 
 __all__ = [
     "AUTORESET_MODES",
+    "NUMBERS",
     "PRECISIONS",
     "RESULTS",
     "Layout",
@@ -55,6 +56,8 @@ __all__ = [
     "SingleLayout",
     "TeamLayout",
     "baked_values",
+    "distribution_numbers",
+    "draws",
     "generate",
     "layout_of",
     "param_values",

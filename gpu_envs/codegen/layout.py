@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -70,6 +70,16 @@ class SimulationConfig:
         return f"replica {self.first_replica + replica}{local}"
 
 
+@final
+class Draw(NamedTuple):
+    """What is compiled in of a parameter's distribution; kernels read its numbers from memory."""
+
+    distribution: str
+    """Name of the distribution, such as ``uniform``."""
+    numbers: int
+    """Count of its numbers."""
+
+
 class Layout(ABC):
     """Memory and kernels of one environment; the generated code depends on nothing else."""
 
@@ -78,7 +88,7 @@ class Layout(ABC):
     """Parameters with one value per replica."""
     baked: Mapping[str, float | int]
     """Parameters whose value is compiled in."""
-    drawn: Mapping[str, Distribution]
+    drawn: Mapping[str, Draw]
     """Parameters that each replica draws at the start of an episode."""
 
     @property

@@ -8,17 +8,15 @@ import numpy as np
 
 from gpu_envs.backend.program import CPP_TYPES
 from gpu_envs.backend.structs import Struct
-from gpu_envs.codegen.layout import Layout, SimulationConfig
-from gpu_envs.codegen.shared import selection
+from gpu_envs.codegen.layout import Draw, Layout, SimulationConfig
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.derived import Derived
-from gpu_envs.specs.distributions import Choice
+from gpu_envs.specs.distributions import Choice, Distribution
 from gpu_envs.specs.names import enum_name
 from gpu_envs.specs.params import Param, ParamValue
-from gpu_envs.specs.single import EnvSpec
 
-_MAX_COMPARISONS = 64
-"""Maximum values of a ``Choice`` that comparisons select from; compile time grows with the square of their number."""
+NUMBERS = "_numbers"
+"""Member of ``ParamBuffers``: the numbers of all distributions, in the order of ``Layout.drawn``."""
 
 
 def cpp_type(name: str, param: Param) -> str:
@@ -73,6 +71,7 @@ def params_buffers(layout: Layout) -> Struct:
     arrays |= {n: f"const {kind}" for n, kind in arrays.items() if n not in layout.drawn}
     fields = [(arrays.get(n, _stored(p)), n) for n, p in spec.settings.items()]
     fields += [(f"const {CPP_TYPES[table.type]}*", n) for n, table in spec.tables.items()]
+    fields += [("const real*", NUMBERS)] if layout.drawn else []
     # An empty struct has a size of one byte in C++, and zero in ctypes.
     return Struct.of("ParamBuffers", layout.real, *(fields or [("int", "nothing")]))
 
@@ -83,54 +82,58 @@ def params_members(layout: Layout) -> list[str]:
     if not layout.drawn:
         return [_getter(layout)]
     drawn = {name: f"_drawn.of[{j}]" for j, name in enumerate(singles)}
+    loaded = ", ".join(f"this->{NUMBERS}[{j}]" for j in range(_loaded_numbers(layout)))
     stores = " ".join(f"this->{name}[_replica] = {target};" for name, target in drawn.items())
     return [
         _getter(layout),
         _getter(layout, drawn),
-        *(["template <bool AT_ONCE = false>"] if isinstance(layout.config.spec, EnvSpec) else []),
-        "FN void _draw(Drawn& _drawn, Index _replica, const u64* _seed, const u32* _episode, int _first, int _step)",
-        "    const {",
+        f"FN DrawNumbers _load() const {{ return {{{{{loaded}}}}}; }}",
+        "FN void _draw(Drawn& _drawn, [[maybe_unused]] const real* _from, Index _replica, const u64* _seed,",
+        "              const u32* _episode, int _first, int _step) const {",
         *(f"    {_drawing(layout, name, drawn.get(name, ''))}" for name in layout.drawn),
         "}",
         f"FN void _keep([[maybe_unused]] Index _replica, [[maybe_unused]] const Drawn& _drawn) const {{ {stores} }}",
     ]
 
 
+def _loaded_numbers(layout: Layout) -> int:
+    """Return the count of numbers in ``DrawNumbers``: those of all distributions but choices, which may have many."""
+    return sum(draw.numbers for draw in layout.drawn.values() if draw.distribution != Choice.name)
+
+
 def drawn_struct(layout: Layout) -> str:
-    """Generate the C++ struct ``Drawn``: the scalar parameters that one replica draws; arrays are drawn into memory."""
+    """Generate the C++ structs ``Drawn`` and ``DrawNumbers``.
+
+    ``Drawn``: the scalar parameters that one replica draws; arrays are drawn into memory. ``DrawNumbers``: the numbers
+    of distributions, loaded once for many draws.
+    """
     ranks = [layout.config.spec.params[name].rank for name in layout.drawn]
     is_drawn_ahead = str(not any(ranks)).lower()
     return (
         f"constexpr int  DRAWN = {max(1, ranks.count(0))};\n"
         f"constexpr bool DRAWN_AHEAD = {is_drawn_ahead};  // drawn before the current episode ends\n"
-        "struct Drawn { real of[DRAWN]; };"
+        "struct Drawn { real of[DRAWN]; };\n"
+        f"struct DrawNumbers {{ real of[{max(1, _loaded_numbers(layout))}]; }};"
     )
 
 
 def _drawing(layout: Layout, name: str, target: str) -> str:
     """Generate C++ that draws a parameter: a scalar into ``target``, or every ``_step``-th element into its buffer."""
     param, stream = layout.config.spec.params[name], list(layout.config.spec.params).index(name)
-    distribution = layout.drawn[name].with_limits(*param.limits(layout.config.precision))
-    numbers = [f"real({number!r})" for number in (*distribution.numbers, *distribution.derived)]
+    names = list(layout.drawn)
+    distribution, count = layout.drawn[name]
+    first = sum(layout.drawn[before].numbers for before in names[: names.index(name)])
     element = f"Random _random(_seed, _episode, PARAMETER, {stream}, u32(_e));"
-
-    def draw_into(target: str) -> str:
-        """Generate C++ that draws one value from ``_random`` and assigns it to ``target``."""
-        if not isinstance(distribution, Choice):
-            return f"{target} = drawn_{distribution.name}(_random, {', '.join(numbers)});"
-        table = f"static constexpr real _values[] = {{{', '.join(numbers)}}};"
-        code = f"{{ {table} {target} = _values[_k]; }}"
-        if len(numbers) <= _MAX_COMPARISONS:
-            comparison = f"{target} = {selection(numbers, '_k')};"
-            single = isinstance(layout.config.spec, EnvSpec)  # a CPU mispredicts its comparisons
-            code = f"if constexpr (ON_GPU || AT_ONCE) {comparison} else {code}" if single else comparison
-        return f"const int _k = _random.integer({len(numbers)}); {code}"
-
+    if distribution == Choice.name:
+        value = f"this->{NUMBERS}[{first} + _random.integer({count})]"
+    else:
+        numbers = ", ".join(f"_from[{first + k}]" for k in range(count))
+        value = f"drawn_{distribution}(_random, {numbers})"
     if not param.rank:
-        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {draw_into(target)} }}"
+        return f"if (_first == 0) {{ constexpr int _e = 0; {element} {target} = {value}; }}"
     length = math.prod(_sizes(layout.config, name, param))
-    target = draw_into(f"this->{name}[_replica * {length} + _e]")
-    return f"for (int _e = _first; _e < {length}; _e += _step) {{ {element} {target} }}"
+    target = f"this->{name}[_replica * {length} + _e]"
+    return f"for (int _e = _first; _e < {length}; _e += _step) {{ {element} {target} = {value}; }}"
 
 
 def append_params_code(layout: Layout, element_format: str) -> list[str]:
@@ -190,6 +193,20 @@ def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int
         and not isinstance(values[n], np.ndarray)
         and not (spec.options and isinstance(p, Derived))
     }
+
+
+def distribution_numbers(config: SimulationConfig, drawn: Mapping[str, Distribution]) -> dict[str, tuple[float, ...]]:
+    """Return the numbers that kernels read of each distribution, choices last, in the order of the spec."""
+    names = sorted(filter(drawn.__contains__, config.spec.params), key=lambda name: isinstance(drawn[name], Choice))
+    limits = {name: config.spec.params[name].limits(config.precision) for name in names}
+    limited = {name: drawn[name].with_limits(*ends) for name, ends in limits.items()}
+    return {name: (*distribution.numbers, *distribution.derived) for name, distribution in limited.items()}
+
+
+def draws(config: SimulationConfig, drawn: Mapping[str, Distribution]) -> dict[str, Draw]:
+    """Return what is compiled in of the distributions."""
+    numbers = distribution_numbers(config, drawn)
+    return {name: Draw(drawn[name].name, len(values)) for name, values in numbers.items()}
 
 
 def tables(config: SimulationConfig) -> dict[str, np.ndarray]:

@@ -10,7 +10,18 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, dtype_name, to_numpy
 from gpu_envs.backend.base import Backend, Launch
-from gpu_envs.codegen import Layout, SimulationConfig, baked_values, generate, layout_of, param_values, tables
+from gpu_envs.codegen import (
+    NUMBERS,
+    Layout,
+    SimulationConfig,
+    baked_values,
+    distribution_numbers,
+    draws,
+    generate,
+    layout_of,
+    param_values,
+    tables,
+)
 from gpu_envs.engine.program import EnvProgram
 from gpu_envs.engine.results import allocate, check_memory
 from gpu_envs.engine.state import LiveState
@@ -58,6 +69,7 @@ class Simulation:
         self._per_replica: frozenset[str] = frozenset()
         self.drawn: Mapping[str, Distribution] = config.drawn
         self.param_arrays: dict[str, Array] = {}
+        self._numbers: Array | None = None  # of distributions
         self._checked_params: list[tuple[np.ndarray, bytes]] = []
         settings = config.spec.settings
         per_replica = frozenset(name for name, value in config.params.items() if settings[name].is_per_replica(value))
@@ -159,7 +171,10 @@ class Simulation:
             self._checked_params = [(live, live.tobytes()) for live in live_arrays]
 
     def set_params(self, changed: Mapping[str, ParamValue], drawn: Mapping[str, Distribution] | None = None) -> None:
-        """Set checked parameters, all or none; recompile if one gets values per replica or is a compiled-in constant.
+        """Set checked parameters, all or none.
+
+        Recompiles if one gets values per replica, is a compiled-in constant, or changes to another distribution. Other
+        numbers of a distribution are written to the device, in stream order.
 
         Args:
             changed: The new values. A parameter with values per replica keeps its array, which one value for all fills.
@@ -173,7 +188,8 @@ class Simulation:
         shared = {name: value for name, value in {**self._shared, **changed}.items() if name not in per_replica}
         baked = baked_values(spec, param_values(spec, shared))
         program, before = self.program, self.layout
-        if (before.per_replica, before.baked, before.drawn) != (frozenset(per_replica), baked, drawn):
+        compiled = (frozenset(per_replica), baked, draws(config, drawn))
+        if (before.per_replica, before.baked, before.drawn) != compiled:
             layout = layout_of(config, self.backend.traits, frozenset(per_replica), baked, drawn)
             program = EnvProgram(layout, self.buffers, arrays, self.backend)
         new_values = {}
@@ -182,12 +198,17 @@ class Simulation:
                 shape = np.shape(values[name])[-param.rank :] if param.rank else ()
                 rows = np.broadcast_to(values[name], (*[n] * (name in per_replica), *shape))
                 new_values[name] = rows.astype(config.precision if param.kind == "real" else "int32")
+        numbers = np.array([x for row in distribution_numbers(config, drawn).values() for x in row], config.precision)
+        same_size = self._numbers is not None and self._numbers.shape == numbers.shape
+        stored_numbers = self._numbers if same_size else arrays.from_numpy(numbers) if drawn else None
         shapes = {name: tuple(array.shape) for name, array in self.param_arrays.items()}
         fresh = {name: arrays.from_numpy(v) for name, v in new_values.items() if shapes.get(name) != v.shape}
         for name in new_values.keys() - fresh.keys():  # nothing raises an error from here on
             arrays.write(self.param_arrays[name], new_values[name])
+        if same_size:
+            arrays.write(self._numbers, numbers)
         self._per_replica, self._shared, self.drawn, self.program = frozenset(per_replica), shared, drawn, program
-        self.param_arrays = {**self.param_arrays, **fresh}
+        self._numbers, self.param_arrays = stored_numbers, {**self.param_arrays, **fresh}
         sim_arrays = {**self._allocated, **self.param_arrays}
         addresses = {name: arrays.address(array) for name, array in sim_arrays.items()}
         self._memory = tuple(sorted((at, at + sim_arrays[name].nbytes, name) for name, at in addresses.items()))
@@ -216,7 +237,7 @@ class Simulation:
         """Compile and switch to a program that writes ``running_metrics`` at each step, or back."""
         with self.lock:
             config, before = dataclasses.replace(self.config, running_metrics=running_metrics), self.layout
-            layout = layout_of(config, self.backend.traits, before.per_replica, before.baked, before.drawn)
+            layout = layout_of(config, self.backend.traits, before.per_replica, before.baked, self.drawn)
             self.program, self.config = EnvProgram(layout, self.buffers, self.arrays, self.backend), config
             self.prepare(self.program.args.values())
 
@@ -229,6 +250,8 @@ class Simulation:
                 setattr(kernel_args.params, name, values[name] if array is None else self.arrays.address(array))
             for name, table in self._tables.items():
                 setattr(kernel_args.params, name, self.arrays.address(table))
+            if self._numbers is not None:
+                setattr(kernel_args.params, NUMBERS, self.arrays.address(self._numbers))
             self._write_flags(kernel_args)
 
     # --- launches ---

@@ -26,8 +26,8 @@ MACROS = frozenset(
 
 TYPES = frozenset(
     "ActAndStepCall ActCall Action ActionBounds ActionKind Actions SumFold AgentNumber Autoreset BoxActions Buffers "
-    "CheckedArray CheckedIf CheckedIndex CheckedPointer Chunk Constants DiscreteActions Drawn Element Elements "
-    "EpisodeParams Episodes Fetched MaxFold Heap LocalTable Index Key MinFold ScratchMemory Mask MetricCounts "
+    "CheckedArray CheckedIf CheckedIndex CheckedPointer Chunk Constants DiscreteActions DrawNumbers Drawn Element "
+    "Elements EpisodeParams Episodes Fetched MaxFold Heap LocalTable Index Key MinFold ScratchMemory Mask MetricCounts "
     "MetricValues Metrics Near NotFetched Numbers Observation ObservationTile OfObservation Offence Outcome "
     "ParamBuffers Params Part Plain Random RangeTile Record Reduction ResetCall RoleCall RoleNumber RolloutCall Row "
     "RowWriting Rows RowsOfWarp Schedule Scratch ScratchBuffers Seeds Shape SinCos NextStart NextParams State "

@@ -2,14 +2,17 @@
 
 // A uniform sample in [low, high], drawn from halves only if high - low overflows: halves of tiny numbers are zero.
 FN real drawn_uniform(Random& random, real low, real high) {
-    if (high - low <= largest<real>()) return minimum(random.uniform(low, high), high);
-    return minimum(2 * random.uniform(low / 2, high / 2), high);
+    const bool halve  = !(high - low <= largest<real>());
+    const real factor = halve ? real(0.5) : real(1);
+    const real sample = random.uniform(factor * low, factor * high);
+    return minimum(halve ? 2 * sample : sample, high);
 }
 
 // A log-uniform sample in [low, high]; `ratio`: log(high / low). If high / low overflows, its square root does not.
 FN real drawn_loguniform(Random& random, real low, real high, real ratio) {
-    const real power = ratio * random.uniform(0, 1), root = exp(power / 2);
-    return clip(ratio > Constants<real>::exp_max ? low * root * root : low * exp(power), low, high);
+    const bool root   = ratio > Constants<real>::exp_max;
+    const real factor = exp((root ? ratio / 2 : ratio) * random.uniform(0, 1));
+    return clip(root ? low * factor * factor : low * factor, low, high);
 }
 
 // The standard normal quantile of `tail` in [1e-12, 0.5], with a relative error below 2e-6. It is (2 tail - 1) y, with

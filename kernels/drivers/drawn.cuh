@@ -8,10 +8,12 @@
 // Whether a rollout draws the parameters of the next episodes for a full tile, together with their first states.
 FN constexpr bool draws_ahead() { return DRAWN_AHEAD; }
 
+FN DrawNumbers load_numbers(const ParamBuffers& params) { return params._load(); }
+
 // Draws the parameters of replica i's episode, which starts, stores them in the arrays, and returns them.
 FN Params begin_params(const ParamBuffers& params, Index i, const Key& key) {
     Drawn drawn;
-    params._draw(drawn, i, &key.seed, &key.episode, 0, 1);
+    params._draw(drawn, params._numbers, i, &key.seed, &key.episode, 0, 1);
     params._keep(i, drawn);
     return params.get(i, drawn);
 }
@@ -20,9 +22,10 @@ FN Params begin_params(const ParamBuffers& params, Index i, const Key& key) {
 struct NextParams { real of[DRAWN][LANES]; };
 
 // Draws the parameters of lane k's next episode into `next`, and returns them; the arrays of replica i are unchanged.
-FN Params next_params(NextParams& next, int k, const ParamBuffers& params, Index i, const Key& key) {
+FN Params next_params(NextParams& next, int k, const ParamBuffers& params, const DrawNumbers& numbers, Index i,
+                      const Key& key) {
     Drawn drawn;
-    params._draw<true>(drawn, i, &key.seed, &key.episode, 0, 1);
+    params._draw(drawn, ON_GPU ? params._numbers : numbers.of, i, &key.seed, &key.episode, 0, 1);
     UNROLL
     for (int j = 0; j < DRAWN; ++j) next.of[j][k] = drawn.of[j];
     return params.get(i, drawn);

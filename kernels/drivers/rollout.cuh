@@ -10,9 +10,10 @@ struct NextStart {
 };
 
 // Computes lane k's next parameters and first state. (A function: loops that declare structs do not vectorise.)
-FN void prepare(NextStart& next, int k, const ParamBuffers& params, Index i, u64 seed, u32 episode) {
+FN void prepare(NextStart& next, int k, const ParamBuffers& params, const DrawNumbers& numbers, Index i, u64 seed,
+                u32 episode) {
     const Key key = {seed, episode};
-    next.state.set(k, first_state(next_params(next.params, k, params, i, key), key));
+    next.state.set(k, first_state(next_params(next.params, k, params, numbers, i, key), key));
     next.ready[k] = 1;
 }
 // Computes the random bits of the next episode's first actions: for all lanes, as compilers do not vectorise masked
@@ -135,9 +136,10 @@ FN bool accumulate_step(const Tile& tile, const NextStart& next, Sums& sums, int
 template <class Env>
 FN void prepare_starts(const RolloutCall& call, const Tile& tile, NextStart& next, const Episodes& episodes,
                        const ParamBuffers& params, const Env& env) {
+    const DrawNumbers numbers = load_numbers(params);  // in the loop they would keep compilers from vectorising it
     FOR_EACH_LANE(k, env) {
         if (next.ready[k] || (!draws_ahead() && tile.flags[k] == 0)) continue;
-        prepare(next, k, params, env.index(k), episodes.seeds[k], episodes.numbers[k] + 1);
+        prepare(next, k, params, numbers, env.index(k), episodes.seeds[k], episodes.numbers[k] + 1);
     }
     if (call.actions == nullptr)
         FOR_EACH_LANE(k, env) prepare_actions(next, k, episodes.seeds[k], episodes.numbers[k] + 1);

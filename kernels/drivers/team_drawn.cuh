@@ -7,7 +7,7 @@ FN void begin_params(Params& p, const ParamBuffers& params, Team& team) {
     FOR_EACH_AGENT(i, AGENTS) {
         const u32 episode = *team.episode + 1;
         Drawn drawn;
-        params._draw(drawn, team.replica, team.seed, &episode, i, AGENTS);
+        params._draw(drawn, params._numbers, team.replica, team.seed, &episode, i, AGENTS);
         if (i == 0) params._keep(team.replica, drawn);
     }
     p = params.get(team.replica);

@@ -109,7 +109,7 @@ HOOKS = {
     "begin_params(params, i, key)": "params.get(i)",
     "begin_params(call.params, i, key)": "call.params.get(i)",
     "begin_params(params, env.index(k), key)": "params.get(env.index(k))",
-    "next_params(next.params, k, params, i, key)": "params.get(i)",
+    "next_params(next.params, k, params, numbers, i, key)": "params.get(i)",
     "store_params(params, env.index(k), next.params, k);": "",
     "NextParams params;": "",
     "next.ready[k] || (!draws_ahead() && tile.flags[k] == 0)": "next.ready[k]",

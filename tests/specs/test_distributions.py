@@ -191,6 +191,31 @@ def test_assigning_numbers_and_distributions(place: Place) -> None:
     assert set(numpy_of(fresh.params["length"]).tolist()) == {0.5, 1.5}
 
 
+CHANGES = [
+    ("uniform:0.05:0.4", "uniform:0.2:0.3"),
+    ("loguniform:0.05:0.4", "loguniform:0.2:0.3"),
+    ("normal:0.1:0.02", "normal:0.3:0.05:0.1:0.4"),
+    ("choice:0.1:0.2", "choice:0.3:0.4"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), CHANGES)
+def test_other_numbers_need_no_compilation(first: str, second: str, place: Place) -> None:
+    """Numbers of a distribution change in place; the draws are those of an environment made with the new numbers."""
+    env = cartpole(256, place, pole_mass=first, length="uniform:0.4:0.6", gravity="choice:9:10")
+    env.reset(seed=3)
+    program = env.simulation.program
+    env.set_attr("pole_mass", second)
+    assert env.simulation.program is program
+    env.reset(seed=5)
+    fresh = cartpole(256, place, pole_mass=second, length="uniform:0.4:0.6", gravity="choice:9:10")
+    fresh.reset(seed=5)
+    for name in ("pole_mass", "length", "gravity"):
+        assert_same_bits(numpy_of(env.params[name]), numpy_of(fresh.params[name]))
+    env.set_attr("pole_mass", "uniform:0.1:0.2" if "uniform:" not in first else "choice:0.1:0.2")
+    assert env.simulation.program is not program
+
+
 @pytest.mark.parametrize(
     ("given", "wrong"),
     [
@@ -355,8 +380,7 @@ def test_numbers_have_their_distributions(sample: dict[str, np.ndarray]) -> None
         assert chi_square < 13.8  # two degrees of freedom: probability 0.001
 
 
-def test_choices_as_comparisons_and_as_a_table(device: str) -> None:
-    """Few choices are compiled as comparisons; 19,968 as a table, because comparisons would take compilers hours."""
+def test_few_and_many_choices(device: str) -> None:
     few, many = (gpu_envs.make("CartPole-v1", 4096, device=device, gravity=Choice(*range(64 * n))) for n in (1, 312))
     for env in (few, many):
         env.reset(seed=0)
