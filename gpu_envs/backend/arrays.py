@@ -169,6 +169,10 @@ class NumpyArrays(_NumpyLike):
         return 0
 
 
+_PINNED = 2**22
+"""Maximum bytes that are copied to a GPU through pinned memory, which torch keeps for the next copy."""
+
+
 @final
 class TorchArrays(Arrays):
     """Tensors on the CPU or on a CUDA device; kernels run on torch's current stream."""
@@ -215,7 +219,9 @@ class TorchArrays(Arrays):
         return int(array.data_ptr())
 
     def write(self, array: Array, values: np.ndarray) -> None:
-        array.copy_(self._torch.from_numpy(np.require(values, requirements=["C", "W"])))
+        source = self._torch.from_numpy(np.require(values, requirements=["C", "W"]))
+        pinned = not self._on_host and source.nbytes <= _PINNED  # the host need not wait for the device
+        array.copy_(source.pin_memory() if pinned else source, non_blocking=pinned)
 
     def read(self, array: Array) -> np.ndarray:
         return np.array(array.detach().cpu().numpy())

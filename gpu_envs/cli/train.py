@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ from gpu_envs.cli.report import (
 from gpu_envs.cli.settings import add_settings, combine_settings, explicit_settings, flag_of, split_policy_settings
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import catalog as registry
-from gpu_envs.registry.sources import parse_spec_path
+from gpu_envs.registry.sources import load_object, parse_spec_path
 from gpu_envs.training.algorithms import PPO
 from gpu_envs.training.policy import algorithms_with
 from gpu_envs.training.presets import PRESETS
@@ -133,7 +134,8 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
                 if context.is_first:
                     echo(f"num_envs is {chosen:,}: {why}", error=args.json)
             _report_processes(context, config.replicas, error=args.json)
-            result = trainer.train(config, progress=args.progress, **group)
+            callbacks = _callbacks_option(args.callback)
+            result = trainer.train(config, progress=args.progress, **group, **callbacks)
         _report(result, args, context)
     return INTERRUPTED if result.reason == "interrupted" else OK
 
@@ -247,12 +249,24 @@ def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = No
     parser.add_argument("--gpus", metavar="N", help=gpus)
     restarts = "with --gpus, maximum number of restarts from the last checkpoint after a process fails (default: 0)"
     parser.add_integer("--max-restarts", restarts, 0)
+    callback = (
+        "a callback, such as my_callbacks.py:Stopper or package.module:NAME: an object, or a class or function that "
+        "makes one when called without arguments. May be given several times; give it again with --resume"
+    )
+    parser.add_argument("--callback", metavar="PLACE", action="append", default=[], help=callback)
     parser.add_json()
     parser.add_trust()
     parser.add_progress()
     parser.add_debug()
     add_settings(parser, name, values)
     return parser
+
+
+def _callbacks_option(places: Sequence[str]) -> dict[str, Any]:
+    """Return the option of the trainer for ``--callback``: imported objects, and results of classes and functions."""
+    found = [load_object(place, "--callback") for place in places]
+    callbacks = [each() if isinstance(each, type | types.FunctionType) else each for each in found]
+    return {"callbacks": callbacks} if callbacks else {}
 
 
 def _help_values() -> dict[str, str]:
@@ -336,7 +350,8 @@ def _resume_options(args: Any) -> list[str]:
     progress = {True: ["--progress"], False: ["--no-progress"], None: []}[args.progress]
     gpus = [] if args.gpus is None else ["--gpus", args.gpus]
     switches = [f"--{name}" for name in ("trust", "json", "debug") if getattr(args, name)]
-    return [*gpus, *progress, *switches]
+    callbacks = [word for place in args.callback for word in ("--callback", place)]
+    return [*gpus, *progress, *switches, *callbacks]
 
 
 def _read_run(run: str) -> tuple[Run | None, int]:
@@ -368,6 +383,7 @@ def _call_resume(trainer: Any, args: Any, context: ProcessContext, run: str, cha
     options = _group_option(context.group) | dict(changes) | device
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", f".*{NO_STEP_TAKEN}")
+        options |= _callbacks_option(args.callback)
         result = trainer.resume(run, progress=args.progress, trust=args.trust, **options)
     if context.is_first and result.iterations == done and result.reason != "interrupted":
         echo(no_step_notice(result, total_steps="--total-steps", no_target="--target-return none"), error=True)

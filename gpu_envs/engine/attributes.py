@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from gpu_envs.backend.arrays import library_of, to_numpy
+from gpu_envs.codegen import draws
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.derived import Derived
+from gpu_envs.specs.distributions import Distribution, stored
 
 
 def constructor_value(sim: Simulation, name: str) -> Any:
@@ -48,8 +50,16 @@ def broadcast_params(sim: Simulation) -> dict[str, Any]:
     return {**params, **{name: np.broadcast_to(array, (n, *array.shape)) for name, array in shared.items()}}
 
 
-def set_param(sim: Simulation, name: str, values: Any) -> None:
-    """Set a parameter; raise an error if its values, or values in live arrays of other parameters, are invalid."""
+def set_param(sim: Simulation, name: str, values: Any, *, in_place: bool = False) -> None:
+    """Set a parameter; raise an error if its values, or values in live arrays of other parameters, are invalid.
+
+    Args:
+        sim: The simulation.
+        name: Name of the parameter.
+        values: A number, a distribution, or an array with a value per replica.
+        in_place: Change only device memory, without waiting for the device: a ValueError if that is impossible. Values
+            that were written into live arrays are not read.
+    """
     config, spec = sim.config, sim.config.spec
     if name not in spec.settings:
         allowed = [*spec.settings, *sim.state]
@@ -65,14 +75,41 @@ def set_param(sim: Simulation, name: str, values: Any) -> None:
     value = param.check(name, values, config.num_envs, config.precision, sizes)
     with sim.lock:
         drawn = {n: d for n, d in sim.drawn.items() if n != name} | distributions
-        before = sim.host_params(unchecked=name)
+        if in_place:
+            _check_in_place(sim, name, values, distributions.get(name))
+        before = sim.known_params if in_place else sim.host_params(unchecked=name)
         if distributions:  # replicas keep their current values until their next episode
             current = np.broadcast_to(before[name], (config.num_envs, *sizes))
             value = param.check_array(name, current, config.num_envs, config.precision, sizes)
         after = spec.with_derived({**before, name: value}, config.num_envs, config.precision, drawn)
         spec.check_order(after, config.precision, drawn=drawn)
         spec.check_shapes(before, after)
-        sim.set_params({n: v for n, v in after.items() if n == name or isinstance(spec.settings[n], Derived)}, drawn)
+        changed = {n: v for n, v in after.items() if n == name or isinstance(spec.settings[n], Derived)}
+        if in_place and distributions:
+            del changed[name]  # replicas keep their values until their next episode
+        sim.set_params(changed, drawn)
+
+
+def _check_in_place(sim: Simulation, name: str, values: Any, distribution: Distribution | None) -> None:
+    """Raise a ValueError unless a parameter's values, or its distribution's numbers, are in memory of the device."""
+    shared = sim.layout.per_replica - sim.drawn.keys()
+    if name in sim.drawn:
+        now = sim.drawn[name]
+        if distribution is not None and draws(sim.config, {name: distribution}) == draws(sim.config, {name: now}):
+            return
+        problem = f"{name!r} is drawn from {now}, and can only get other numbers, as {type(now).__name__}"
+    elif name in shared and distribution is None:
+        return
+    elif name in shared:
+        problem = f"{name!r} has a value per replica, and was not drawn from a distribution at the start"
+    else:
+        problem = f"{name!r} has no value per replica: it is compiled in, or one number for all"
+    names = [f"{n} (to a number, or an array with one per replica)" for n in sorted(shared)]
+    names += [f"{n} (to another {type(d).__name__})" for n, d in sim.drawn.items()]
+    raise ValueError(
+        f"{sim.config.spec.id}: got {name}={stored(values)!r}; {problem}. These parameters can change: "
+        f"{', '.join(names) or 'none'}"
+    )
 
 
 def tuple_per_replica(value: Any, num_envs: int) -> tuple[Any, ...]:

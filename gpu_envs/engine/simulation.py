@@ -47,7 +47,11 @@ _ACTION_ERRORS = {
 
 @final
 class Simulation:
-    """Buffers, kernels and launches."""
+    """Buffers, kernels and launches.
+
+    Attributes:
+        known_params: The parameters as last set, on the host: without what kernels or users have written into arrays.
+    """
 
     def __init__(self, config: SimulationConfig, backend: Backend, output: str) -> None:
         """Allocate the buffers and compile the kernels.
@@ -70,6 +74,7 @@ class Simulation:
         self.drawn: Mapping[str, Distribution] = config.drawn
         self.param_arrays: dict[str, Array] = {}
         self._numbers: Array | None = None  # of distributions
+        self.known_params: dict[str, ParamValue] = {}
         self._checked_params: list[tuple[np.ndarray, bytes]] = []
         settings = config.spec.settings
         per_replica = frozenset(name for name, value in config.params.items() if settings[name].is_per_replica(value))
@@ -209,6 +214,7 @@ class Simulation:
             arrays.write(self._numbers, numbers)
         self._per_replica, self._shared, self.drawn, self.program = frozenset(per_replica), shared, drawn, program
         self._numbers, self.param_arrays = stored_numbers, {**self.param_arrays, **fresh}
+        self.known_params = {**self.known_params, **changed}
         sim_arrays = {**self._allocated, **self.param_arrays}
         addresses = {name: arrays.address(array) for name, array in sim_arrays.items()}
         self._memory = tuple(sorted((at, at + sim_arrays[name].nbytes, name) for name, at in addresses.items()))

@@ -6,7 +6,7 @@ import types
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from gpu_envs.errors import SourceError, did_you_mean, display
 from gpu_envs.registry.importing import import_file, import_module, source_errors
@@ -118,6 +118,23 @@ def load(spec_path: SpecPath) -> tuple[Spec, Origin]:
         )
     full_path = str(SpecPath(spec_path.source, name))
     return spec, Origin(full_path, full_path)
+
+
+def load_object(text: str, what: str) -> Any:
+    """Imports ``path/to/file.py:NAME`` or ``package.module:NAME``, and returns the object; ``what``: for messages.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        SourceError: It cannot be imported, or has no such name.
+    """
+    path = parse_spec_path(text)
+    if path is None or not path.name:
+        raise SourceError(f"{what}: {text!r} names no object; give path/to/file.py:NAME or package.module:NAME")
+    module = _imported(path)
+    if path.name not in vars(module):
+        names = [name for name in vars(module) if not name.startswith("_")]
+        raise SourceError(f"{what}: {text.rpartition(':')[0]} has no {path.name!r}{did_you_mean(path.name, names)}")
+    return getattr(module, path.name)
 
 
 def load_all(spec_path: SpecPath) -> list[tuple[Spec, Origin]]:

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from gpu_envs.training.algorithms import PQN as PQN
     from gpu_envs.training.algorithms import SAC as SAC
     from gpu_envs.training.algorithms import TD3 as TD3
+    from gpu_envs.training.callbacks import Callback as Callback
     from gpu_envs.training.heads import Head as Head
     from gpu_envs.training.networks import ActorCritic as ActorCritic
     from gpu_envs.training.networks import PolicyModule as PolicyModule
     from gpu_envs.training.policy import Network as Network
     from gpu_envs.training.policy import Policy as Policy
+    from gpu_envs.training.record.reports import Report as Report
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
     from gpu_envs.training.rollout.evaluation import Acting as Acting
@@ -42,10 +44,11 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "algorithms": ("A2C", "DDPG", "PPO", "PQN", "SAC", "TD3"),
+    "callbacks": ("Callback",),
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),
-    "record.reports": ("Result",),
+    "record.reports": ("Report", "Result"),
     "record.run_directory": ("RunDirectory",),
     "rollout.evaluation": ("Acting", "TrainedPolicies"),
     "run": ("Run",),

@@ -223,19 +223,54 @@ class Player:
             return
         assert isinstance(self.networks, TorchNetworks)
         frozen, (run, source) = _frozen_state(state, self.policy_rows.name), self._frozen
-        current, saved = vars(run.network), vars(Run.from_flat(upgraded(frozen["config"])).network)
-        name = next((name for name in _MODULE_SETTINGS if current[name] != saved[name]), None)
-        if name is not None:
+        saved = Run.from_flat(upgraded(frozen["config"]))
+        if (difference := _network_difference(run, saved)) is not None:
+            name, now, before = difference
             raise CheckpointError(
-                f"the policy {source} has changed since the checkpoint was written: {name} is {current[name]!r} and "
-                f"was {saved[name]!r}; resume the run, which uses the policy in its checkpoint"
+                f"the policy {source} has changed since the checkpoint was written: {name} is {now!r} and was "
+                f"{before!r}; resume the run, which uses the policy in its checkpoint"
             )
         try:
-            self.networks.module.load_state_dict(frozen["state"]["module"])
+            self._load_weights(frozen["state"])
         except RuntimeError as error:
             raise CheckpointError(f"the policy {source} does not fit its weights in the checkpoint: {error}") from None
+        self._frozen = saved, frozen["source"]
+
+    def _load_weights(self, state: Mapping[str, Any]) -> None:
+        """Copy weights, observation statistics and epsilon, as in ``state``; RuntimeError if they do not fit."""
+        assert isinstance(self.networks, TorchNetworks)
+        self.networks.module.load_state_dict(state["module"])
         if self.networks.scale is not None:
-            self.networks.scale.load(frozen["state"]["observations"])
+            self.networks.scale.load(state["observations"])
+        if self.networks.epsilon is not None:
+            self.networks.epsilon.copy_(state["epsilon"])
+
+    @property
+    def opponents(self) -> list[str]:
+        """The roles and agents that a frozen policy acts for; empty for a random one."""
+        parts = self.policy_rows.parts if self._frozen is not None else ()
+        return [name for part in parts for name in (part.role.name, *(part.role.members[k] for k in part.members))]
+
+    def replace(self, state: Mapping[str, Any], run: Run, source: str) -> None:
+        """Replace a frozen policy in place; ValueError if the other policy, of ``run``, has another network."""
+        assert self._frozen is not None
+        if (difference := _network_difference(self._frozen[0], run)) is not None:
+            name, now, other = difference
+            raise ValueError(
+                f"the policy {source} cannot replace {self._frozen[1]}: its {name} is {other!r}, not {now!r}; give a "
+                "policy with an equal network"
+            )
+        try:
+            self._load_weights(state)
+        except RuntimeError as error:
+            raise ValueError(f"the weights of {source} do not fit {self._frozen[1]}: {error}") from None
+        self._frozen = run, source
+
+
+def _network_difference(run: Run, other: Run) -> tuple[str, Any, Any] | None:
+    """Return the first setting by which the networks of two policies differ, with both values; None: they are equal."""
+    ours, theirs = vars(run.network), vars(other.network)
+    return next(((name, ours[name], theirs[name]) for name in _MODULE_SETTINGS if ours[name] != theirs[name]), None)
 
 
 def make_player(policy_rows: PolicyRows, config: Run, saved: Mapping[str, Any] | None = None) -> Player:
@@ -248,7 +283,7 @@ def make_player(policy_rows: PolicyRows, config: Run, saved: Mapping[str, Any] |
     if policy == "random":
         return Player(policy_rows, None, config.cpu_threads, config.seed)
     if saved is None:
-        state, run, source = _latest_policy(policy.partition(":")[2], policy_rows)
+        state, run, source = latest_policy(policy.partition(":")[2], policy_rows)
     else:
         frozen = _frozen_state(saved, policy_rows.name)
         state, run, source = frozen["state"], Run.from_flat(upgraded(frozen["config"])), frozen["source"]
@@ -264,7 +299,7 @@ def _frozen_state(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return frozen
 
 
-def _latest_policy(source: str, policy_rows: PolicyRows) -> tuple[Mapping[str, Any], Run, str]:
+def latest_policy(source: str, policy_rows: PolicyRows) -> tuple[Mapping[str, Any], Run, str]:
     """Read ``RUN:POLICY``, or the policy of ``RUN`` for these roles; return its state, settings and full name."""
     folder, _, policy = source.partition(":")
     path, part = Path(folder).absolute(), policy_rows.parts[0]

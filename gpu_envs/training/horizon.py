@@ -327,6 +327,15 @@ class EpisodeSums:
         return sums
 
 
+MAX_POINTS = 15
+"""Number of points that a schedule may have if it is set during training; more if a schedule of the run has more."""
+
+
+def _padded(points: Sequence[tuple[float, float]], length: int) -> list[tuple[float, float]]:
+    """Return points of a schedule, extended by its last value to ``length``."""
+    return [*points, *[(math.inf, points[-1][1])] * (length - len(points))]
+
+
 @final
 class DeviceSchedules:
     """A kernel that writes the values of schedules for the current update.
@@ -337,8 +346,8 @@ class DeviceSchedules:
 
     def __init__(self, targets: Sequence[Target], config: Run, device: str) -> None:
         points = [Schedule.of(schedule).points for schedule, _ in targets]
-        length = 1 + max(map(len, points))
-        padded = [[*row, *[(math.inf, row[-1][1])] * (length - len(row))] for row in points]
+        length = 1 + max(MAX_POINTS, *map(len, points))
+        padded = [_padded(row, length) for row in points]
         self._targets: Final = [target for _, target in targets]  # keeps the memory at the kernel's addresses alive
         self.clock: Final = torch.zeros(1, dtype=torch.int64, device=device)
         (kernel,) = _kernels("schedule", device)
@@ -346,7 +355,19 @@ class DeviceSchedules:
         table = torch.tensor(padded, dtype=torch.float64, device=device)
         addresses = torch.tensor([target.data_ptr() for target in self._targets], device=device)
         kernel.fill(schedules=len(points), points_each=length, clock=self.clock, points=table, targets=addresses)
+        self._table: Final = table
         self._write: Final = CachedLaunch(kernel)
+
+    def change(self, target: Tensor, schedule: Schedule) -> None:
+        """Give a target another schedule, in stream order; ValueError if it has too many points."""
+        length = self._table.shape[1]
+        if len(schedule.points) >= length:
+            raise ValueError(
+                f"the schedule has {len(schedule.points)} points; during training, give at most {length - 1}"
+            )
+        row = next(k for k, other in enumerate(self._targets) if other.data_ptr() == target.data_ptr())
+        points = torch.tensor(_padded(schedule.points, length), dtype=torch.float64)
+        self._table[row].copy_(points.pin_memory() if self._table.is_cuda else points, non_blocking=True)
 
     def write(self) -> None:
         """Write the values for update number ``clock``, and increment ``clock``."""

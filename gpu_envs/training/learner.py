@@ -67,7 +67,7 @@ class Learner(ABC):
         fallback_reason: Reason why no faster engine is used; empty if the fastest is.
         metrics: Metrics of the last iteration.
         metric_names: Names of the metrics; None for metrics that do not apply to the algorithm.
-        schedules: Schedules of settings, each with the tensor that receives its current value.
+        schedules: Schedules by the name of the setting, each with the tensor that receives its current value.
         streams: Keys and counters of the random numbers, by purpose.
         warmup_iterations: Number of iterations that it will collect without learning, outside of CUDA graphs.
     """
@@ -76,7 +76,7 @@ class Learner(ABC):
     algorithm: Algorithm
     metrics: Tensor
     metric_names: tuple[str | None, ...]
-    schedules: list[Target]
+    schedules: dict[str, Target]
     warmup_iterations: int = 0
 
     def __init__(self, args: LearnerArgs, draws: Mapping[str, int]) -> None:
@@ -249,11 +249,11 @@ class OnPolicyLearner(Learner):
         self.metrics = torch.zeros(len(METRICS), device=device)
         by_name = dict(zip(METRICS, torch.split(self.metrics, 1), strict=True))
         norm, self.rate = by_name["gradient_norm"], by_name["learning_rate"]
-        self.schedules: list[Target] = [(algorithm.learning_rate, self.rate)]
+        self.schedules: dict[str, Target] = {"learning_rate": (algorithm.learning_rate, self.rate)}
         if gradient is not None:
-            self.schedules.append((gradient.entropy_weight, self.scalars[2:3]))
+            self.schedules["entropy_weight"] = (gradient.entropy_weight, self.scalars[2:3])
         if networks.epsilon is not None and isinstance(algorithm, PQN):
-            self.schedules.append((algorithm.epsilon, networks.epsilon))
+            self.schedules["epsilon"] = (algorithm.epsilon, networks.epsilon)
         self.metric_names = tuple(None if gradient is None and name in POLICY_METRICS else name for name in METRICS)
         self.samples: tuple[Rows, Samples] | None = None
         max_kl = math.inf if kl_limit is None else _KL_MARGIN * kl_limit

@@ -112,7 +112,7 @@ class OffPolicyLearner(Learner):
         self._largest = self.metrics[_METRICS.index("largest_observation") :]
         self.normals = zeros((1 + stochastic) * algorithm.batch_size, head.width)
         self._normal_buffers = self._ops.normal_buffers(len(self.normals))
-        self.schedules = [(algorithm.learning_rate, self.rate)]
+        self.schedules = {"learning_rate": (algorithm.learning_rate, self.rate)}
         unused = () if stochastic else ("entropy", "temperature")
         self.metric_names = tuple(None if name in unused else name for name in _METRICS)
         self.samples: tuple[Rows, Tensor | None] | None = None

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,18 @@ from gpu_envs.training.tuning import choose_num_envs
 
 
 def train(
-    config: Run, *, progress: bool | None = None, modules: Mapping[str, nn.Module] | None = None, group: Any = None
+    config: Run,
+    *,
+    callbacks: Iterable[Any] = (),
+    progress: bool | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
+    group: Any = None,
 ) -> Result:
     """Train a run, and save settings, logs and checkpoints in its run directory.
 
     Args:
         config: Settings of the run. For ``num_envs="auto"`` the number is measured first, and saved with the settings.
+        callbacks: Objects whose methods the run calls, see ``Callback``.
         progress: Whether to draw a progress bar; None: draw one in a terminal or a notebook, and otherwise write a line
             every 30 s.
         modules: Your torch modules by policy name (by default the name of the role).
@@ -52,7 +58,9 @@ def train(
     """
     if config.num_envs == AUTO:
         config = dataclasses.replace(config, num_envs=choose_num_envs(config, modules=modules, group=group)[0])
-    trainer = Trainer(config, modules=modules, group=group)  # first, so that a mistake does not leave a run directory
+    trainer = Trainer(
+        config, modules=modules, callbacks=callbacks, group=group
+    )  # first, so that a mistake does not leave a run directory
     if config.run_dir == "" or Group(group).rank > 0:
         return trainer.run(progress)
     folder = RunDirectory.create(config.run_dir, trainer.config)
@@ -64,6 +72,7 @@ def train(
 def resume(
     run: str | Path | RunDirectory,
     *,
+    callbacks: Iterable[Any] = (),
     progress: bool | None = None,
     modules: Mapping[str, nn.Module] | None = None,
     trust: bool = False,
@@ -77,6 +86,7 @@ def resume(
 
     Args:
         run: Run directory.
+        callbacks: New objects for the callbacks of the interrupted run, in the same order.
         progress: As in ``train``.
         modules: As in ``train``.
         trust: Whether to import the file of an environment that is not registered in this process.
@@ -109,7 +119,7 @@ def resume(
                 config = dataclasses.replace(config, gpus=processes.size, since=(done, steps))
             # frozen policies come from the checkpoint, so that their runs need not exist any more
             players = state["players"] if state is not None else None
-            trainer = Trainer(config, modules=modules, saved_players=players, group=group)
+            trainer = Trainer(config, modules=modules, callbacks=callbacks, saved_players=players, group=group)
             if state is not None and latest is not None:
                 trainer.load(attach_buffers(state, latest, processes.rank) if before == processes.size else state)
         if first:

@@ -2,23 +2,26 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
 
 from gpu_envs.backend import resolve_device
-from gpu_envs.errors import ActionError, DivergedError
+from gpu_envs.engine.attributes import set_param
+from gpu_envs.errors import ActionError, DivergedError, did_you_mean
 from gpu_envs.evaluating import Evaluations
 from gpu_envs.progress import Progress
 from gpu_envs.registry.catalog import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import OnPolicy
-from gpu_envs.training.assembly import Player, make_learner, make_player
+from gpu_envs.training.assembly import Player, latest_policy, make_learner, make_player
+from gpu_envs.training.callbacks.base import Callbacks
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
 from gpu_envs.training.memory_estimate import check_memory
@@ -36,7 +39,7 @@ from gpu_envs.training.process.device import (
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.process.signals import interruption, peer_monitor
 from gpu_envs.training.record.checkpoint import FORMAT
-from gpu_envs.training.record.reports import History, IterationReport, ReportQueue, Result
+from gpu_envs.training.record.reports import History, IterationReport, Report, ReportQueue, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import save_together, state_of_process
 from gpu_envs.training.rollout.evaluation import TrainedPolicies, play, shared_actions
@@ -44,9 +47,23 @@ from gpu_envs.training.rollout.fused_rollout import FusedRollout
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.plan import Plan, PolicyRows
 from gpu_envs.training.run import Run
+from gpu_envs.training.schedule import Schedule
 
 MAX_PENDING = 2
 """Iterations that may be queued on a GPU before the host waits for the metrics of the first."""
+
+
+class _Meter(NamedTuple):
+    """Measures the speed of ``run``."""
+
+    bar: Progress
+    seconds_before: float
+    steps_before: int
+    started: float
+
+    def speed(self, steps: int) -> float:
+        """Return the steps per second since the start of ``run``."""
+        return (steps - self.steps_before) / max(time.perf_counter() - self.started, 1e-9)
 
 
 @final
@@ -71,6 +88,7 @@ class Trainer:
         run: RunDirectory | None = None,
         modules: Mapping[str, nn.Module] | None = None,
         *,
+        callbacks: Iterable[Any] = (),
         saved_players: Mapping[str, Any] | None = None,
         group: Any = None,
     ) -> None:
@@ -80,6 +98,7 @@ class Trainer:
             config: Settings of the run.
             run: Directory for configuration, logs and checkpoints; None: nothing is saved.
             modules: Your torch modules by policy name (by default the name of the role).
+            callbacks: Objects whose methods ``run`` calls, see ``Callback``.
             saved_players: ``players`` of a checkpoint, for restoring frozen policies; None: frozen policies are read
                 from their runs.
             group: A process group of ``torch.distributed``, each of whose processes makes a trainer: they train
@@ -99,6 +118,11 @@ class Trainer:
         self.config = config = dataclasses.replace(config, gpus=self.group.size)
         self.group.check_same(config.flat() | {"device": "", "run_dir": ""})
         self._run, self.device = run, resolve_device(config.device)
+        self._callbacks, self._changed_schedules = Callbacks(callbacks), dict[str, str]()
+        self._save_requested = self._stop_received = False
+        self._meter: _Meter | None = None
+        self._wish = ""
+        self._failure: Exception | None = None
         self._on_gpu = self.device != "cpu"
         self._plan = plan = Plan(config, self.device, config.replicas)
         modules = {} if modules is None else modules
@@ -126,7 +150,10 @@ class Trainer:
         config, device, plan = self.config, self.device, self._plan
         first_replica = self.group.rank * plan.num_envs
         # an environment that cannot be made raises before the user's modules are modified
-        env = HorizonEnv(plan, config.horizon, first_replica) if modules else None
+        make_env = functools.partial(
+            HorizonEnv, plan, config.horizon, first_replica, per_replica=self._callbacks.parameters
+        )
+        env = make_env() if modules else None
         self.learners: dict[str, Learner] = {}
         self.players: dict[str, Player] = {}
         for name, parts in plan.policies.items():
@@ -139,7 +166,7 @@ class Trainer:
             raise ValueError(f"no policy learns: policies is {config.policies}; leave one role out, or give it a name")
         self._episode_sums = EpisodeSums(device)
         # made last: the kernels of policies compile in the background in the meantime
-        self.horizon_env = horizon_env = env or HorizonEnv(plan, config.horizon, first_replica)
+        self.horizon_env = horizon_env = env or make_env()
         self.actions = shared_actions(plan.policies.values(), plan.num_envs, device)
         roles, metrics = [role.name for role in plan.roles], horizon_env.metrics
         names = {name: learner.metric_names for name, learner in self.learners.items()}
@@ -148,7 +175,7 @@ class Trainer:
         self._metrics, self._stop_request = (torch.zeros(size, device=device) for size in (self._reports.size, 1))
         self.history = History(config, roles, plan.policies[next(iter(names))][0].role.name, metrics)
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
-        targets = [target for learner in self.learners.values() for target in learner.schedules]
+        targets = [target for learner in self.learners.values() for target in learner.schedules.values()]
         self._schedules = DeviceSchedules(targets, config, device)
 
     def save_to(self, run: RunDirectory) -> None:
@@ -263,6 +290,7 @@ class Trainer:
         """Train until all steps are done, the target return is reached, or a signal arrives; save a checkpoint.
 
         Ctrl-C, SIGTERM and SIGHUP (a closed terminal) stop the training. A second Ctrl-C raises KeyboardInterrupt.
+        A callback may stop it, too: by a reason, or by an exception, which is raised again after the checkpoint.
 
         Args:
             progress: Whether to draw a progress bar; None: draw one in a terminal or a notebook, and otherwise write a
@@ -271,61 +299,173 @@ class Trainer:
         Raises:
             DivergedError: A loss or an observation is NaN or infinite.
         """
-        config = self.config
+        config, history, callbacks = self.config, self.history, self._callbacks
         self.prepare()
-        history, quiet = self.history, self.group.rank > 0 or (None if progress is None else not progress)
+        quiet = self.group.rank > 0 or (None if progress is None else not progress)
         bar = Progress(config.steps_at(config.iterations), quiet, target=history.target, header=self._header())
         if self._run is not None:
             history.open_log(self._run.log_path, self.iteration)
         if self._on_gpu:
             torch.cuda.synchronize(self.device)
         peers = self.group.local_peers()
-        start_time, start_seconds, start_steps = time.perf_counter(), self.seconds, self.steps
+        self._meter = _Meter(bar, self.seconds, self.steps, time.perf_counter())
+        self._wish, self._failure = "", None
         reason = "total_steps" if self.iteration >= config.iterations else ""
         reason = "target_return" if history.target_reached else reason
         try:
             with self._settings(), peer_monitor(peers), interruption() as interrupted:
+                callbacks.call("on_start", self)
                 while not reason:
                     self._run_iteration()
                     last = self.iteration >= config.iterations
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
-                    reports = self._reports.receive(wait_for_all=last or due)
-                    stopped = interrupted.is_set()
+                    self._receive(wait_for_all=last or due)
+                    requested = self._stop_received
+                    self._deliver()
+                    stopped = interrupted.is_set() or bool(self._wish)
                     if self.group.size > 1:  # all processes stop after the iteration whose report has a stop request
                         self._stop_request.fill_(float(stopped))
-                        stopped = any(report.stop for report in reports)
-                    if stopped:
-                        reports += self._reports.receive(wait_for_all=True)
-                    for report in reports:
-                        self._record_and_check(report)
-                        history.unlogged.append(report)
-                        self.seconds = start_seconds + time.perf_counter() - start_time
-                        elapsed = max(self.seconds - start_seconds, 1e-9)
-                        speed = (config.steps_at(report.iteration) - start_steps) / elapsed
-                        bar.update(config.steps_at(report.iteration), speed, history.returns, history.metrics)
-                        if history.target_reached:
-                            reason = "target_return"
-                            if stopped and report.iteration == self.iteration and self._on_gpu and not (due or last):
-                                self._run_iteration()  # without the interruption, this iteration would have been queued
-                            break  # later reports do not change the reason or the returns
-                        if report.iteration % config.log_interval == 0:
-                            history.write(report.iteration, self.seconds, speed)
-                    if not reason:
-                        reason = "interrupted" if stopped else "total_steps" if last else ""
-                    if due and not reason:
+                        stopped = requested
+                    due = due or self._save_requested
+                    if stopped or due:
+                        self._receive(wait_for_all=True)
+                    if history.target_reached:
+                        reason = "target_return"
+                        if stopped and history.iteration == self.iteration and self._on_gpu and not (due or last):
+                            self._run_iteration()  # without the interruption, this iteration would have been queued
+                    elif stopped:
+                        reason = next(filter(None, self.group.all_gather_objects(self._wish)), "interrupted")
+                    elif last:
+                        reason = "total_steps"
+                    elif due:
                         self.save()
                 self._reports.receive(wait_for_all=True)
+                self._deliver(newest_too=reason != "interrupted")
                 if history.unlogged and reason != "interrupted":  # a resumed run completes an interrupted row
-                    speed = (self.steps - start_steps) / max(self.seconds - start_seconds, 1e-9)
-                    history.write(self.iteration, self.seconds, speed)
+                    history.write(self.iteration, self.seconds, self._meter.speed(self.steps))
                 self.save()
         finally:
             self._reports.receive(wait_for_all=True)
+            self._meter = None
             bar.close()
+        if self._failure is not None:
+            raise self._failure
         by_torch = {name: learner for name, learner in self.learners.items() if learner.engine == "torch"}
         reasons = {name: learner.fallback_reason for name, learner in by_torch.items() if self._on_gpu}
-        run_dir = self._run and str(self._run.path)
-        return Result(run_dir, reason, self.iteration, self.steps, self.seconds, self.returns, history.metrics, reasons)
+        folder, means = self._run and str(self._run.path), (self.returns, history.metrics)
+        result = Result(folder, reason, self.iteration, self.steps, self.seconds, *means, reasons)
+        callbacks.call("on_end", self, result)
+        return result
+
+    def _receive(self, *, wait_for_all: bool) -> None:
+        """Receive reports of iterations, and record, log and show them."""
+        history, meter = self.history, self._meter
+        assert meter is not None
+        for report in self._reports.receive(wait_for_all=wait_for_all):
+            self._stop_received = self._stop_received or report.stop
+            if history.target_reached:
+                continue  # later reports do not change the reason or the returns
+            self._record_and_check(report)
+            history.hold(report, self._newest_report)
+            self.seconds = meter.seconds_before + time.perf_counter() - meter.started
+            steps = self.config.steps_at(report.iteration)
+            meter.bar.update(steps, meter.speed(steps), history.returns, history.metrics)
+
+    def _deliver(self, *, newest_too: bool = False) -> None:
+        """Give received reports to callbacks, then to the log.
+
+        Callbacks receive a report when the next iteration has been queued, on every device and in a resumed run: the
+        report of the newest iteration waits, unless nothing watches it, or it is the last (``newest_too``).
+        """
+        history, meter, self._save_requested = self.history, self._meter, False
+        assert meter is not None
+        end = self.iteration + (newest_too or not self._callbacks.watching)
+        while history.held and history.held[0].iteration < end:
+            report = history.held.popleft()
+            if self._failure is None:
+                try:
+                    wish = self._callbacks.watch(self, report)
+                    self._wish = self._wish or wish or ""
+                except DivergedError:
+                    raise  # there is nothing to save
+                except Exception as error:  # noqa: BLE001
+                    self._wish, self._failure = f"{type(error).__name__}: {error}", error
+            is_last = history.target_reached and report.iteration == history.iteration
+            row = report.iteration % self.config.log_interval == 0 and not is_last
+            history.log_report(report, self.seconds, meter.speed(report.steps), row=row)
+
+    # --- for callbacks ---
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the run directory: the first of the processes that train together."""
+        return self.group.rank == 0
+
+    def log(self, name: str, value: float) -> None:
+        """Add a value to the next row of the log, as a column of its own; a later value replaces it."""
+        self.history.extra[name] = float(value)
+
+    def set_params(self, **params: Any) -> None:
+        """Change environment parameters from the next iteration on, without compiling or waiting for the device.
+
+        Args:
+            **params: A number, or an array with one per replica, for a parameter that has a value per replica: given so
+                in ``Run.params``, or named in ``parameters`` of a callback. Other numbers, such as
+                ``Uniform(0.1, 0.5)``, for a parameter that is drawn: replicas draw from them in their next episodes.
+
+        Raises:
+            ValueError: The parameter cannot change in this run; the message names those that can.
+        """
+        for name, value in params.items():
+            set_param(self.horizon_env.env.simulation, name, value, in_place=True)
+
+    def set_schedule(self, name: str, schedule: Schedule | str | float) -> None:
+        """Change a schedule from the next iteration on, without waiting for the device.
+
+        Args:
+            name: ``learning_rate``, ``entropy_weight`` or ``epsilon``, of all policies that have it, or of one:
+                ``runner.learning_rate``.
+            schedule: A number, or a schedule over the whole run.
+        """
+        schedules = {(n, key): target for n, lr in self.learners.items() for key, (_, target) in lr.schedules.items()}
+        policy, _, setting = name.rpartition(".")
+        targets = [target for (owner, key), target in schedules.items() if key == setting and policy in ("", owner)]
+        if not targets:
+            names = dict.fromkeys(key for _, key in schedules) | dict.fromkeys(map(".".join, schedules))
+            raise ValueError(f"there is no schedule {name!r}{did_you_mean(name, names)} There are: {', '.join(names)}")
+        parsed = Schedule.of(schedule)
+        for target in targets:
+            self._schedules.change(target, parsed)
+        self._changed_schedules[name] = str(parsed)
+
+    def replace_opponent(self, role: str, source: str) -> None:
+        """Replace the weights of a frozen policy by those of another with an equal network.
+
+        Args:
+            role: Role or agent for which the frozen policy acts.
+            source: The name of a policy that learns in this run, whose present weights are copied; or ``RUN`` or
+                ``RUN:POLICY`` for a policy of another run.
+        """
+        frozen = {name: player for player in self.players.values() for name in player.opponents}
+        if role not in frozen:
+            raise ValueError(
+                f"no frozen policy acts for {role!r}{did_you_mean(role, frozen)} Frozen policies act for: "
+                f"{', '.join(frozen) or 'none'}"
+            )
+        if source in self.learners:
+            state = self.learners[source].state(copy_buffers=False)
+            frozen[role].replace(state, self.config.for_policy(source), f"{source} of iteration {self.iteration}")
+        else:
+            frozen[role].replace(*latest_policy(source, frozen[role].policy_rows))
+
+    def _newest_report(self) -> Report:
+        """Wait for the newest iteration, and return its report; the log has the time."""
+        start = time.perf_counter()
+        self._receive(wait_for_all=True)
+        name = "callback_wait_seconds"
+        self.log(name, self.history.extra.get(name, 0.0) + time.perf_counter() - start)
+        assert self.history.newest is not None
+        return self.history.newest
 
     def _header(self) -> list[str]:
         """Return a line per learning policy with its algorithm, device and engine."""
@@ -414,6 +554,9 @@ class Trainer:
         expected = self.state(copy_buffers=False) | {"recent": [(0, metrics, 0.0, 0.0)]}
         state = state_of_process(expected, state, self.group.rank, same_processes=same_processes)
         self._restore(state, same_processes=same_processes)
+        for name, schedule in (state.get("schedules") or {}).items():
+            self.set_schedule(name, schedule)
+        self._callbacks.load(state.get("callbacks") or {})
 
     def _restore(self, state: Mapping[str, Any], *, same_processes: bool = True) -> None:
         """Restore a process's state; ``same_processes=False`` (their number has changed): with new episodes."""
@@ -421,7 +564,7 @@ class Trainer:
             learner.load(state["learners"][name])
         for name, player in self.players.items():
             player.load(state["players"][name])
-        self.history.load(state)
+        self.history.load(state, self._newest_report)
         if same_processes:
             self.horizon_env.load(state)
             self._random.load(state["random"])
@@ -436,9 +579,14 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint, if a process of the group has a run directory.
 
+        In a callback, it is written when all callbacks have been called; with several processes, all must ask for it.
+
         Raises:
             DivergedError: A weight is not finite.
         """
+        if self._callbacks.running and self._meter is not None:
+            self._save_requested = True
+            return
         path = self._run and str(self._run.path)
         folders = [folder for folder in self.group.all_gather_objects(path) if folder is not None]
         if not folders:
@@ -446,7 +594,10 @@ class Trainer:
         self._check_weights(self.iteration)
         self.horizon_env.env.check()
         checkpoints, keep = RunDirectory.open(folders[0]).checkpoints, self.config.keep_buffer
-        save_together(checkpoints, self.iteration, self.state(copy_buffers=False), self.group, keep_buffers=keep)
+        of_callbacks = {"schedules": dict(self._changed_schedules), "callbacks": self._callbacks.state()}
+        state = self.state(copy_buffers=False) | of_callbacks
+        save_together(checkpoints, self.iteration, state, self.group, keep_buffers=keep)
+        self._callbacks.call("on_checkpoint", self, checkpoints.path(self.iteration))
 
     def evaluate(
         self, episodes: int = 1000, *, num_envs: int | None = None, seed: int | None = None, greedy: bool = True
@@ -466,4 +617,6 @@ class Trainer:
         )
         options: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "spec": spec}
         with self._settings():
-            return play(policies, seed=default_seed if seed is None else seed, **options)
+            evaluations = play(policies, seed=default_seed if seed is None else seed, **options)
+        self._callbacks.call("on_evaluation", self, evaluations)
+        return evaluations

@@ -53,9 +53,10 @@ def test_numbers_in_the_log_read_back_exactly(tmp_path: Path) -> None:
     assert (first["nan"], first["whole"]) == ("nan", "7")
     assert (second["return"], second["loss, a"], second["whole"]) == ("1e+300", "", "")
     assert (first["seconds"], second["seconds"]) == ("0.500", "0.750")
-    with pytest.raises(ValueError, match=r"no column 'retrun'\. Did you mean 'return'"):
-        log.write(3, 300, {"retrun": 1.0}, 1.0)
-    assert len(rows(log.path)) == 2
+    log.write(3, 300, {"return": 2.0, "later": 1.5}, 1.0)
+    first, second, third = rows(log.path)
+    assert (first["later"], second["later"], third["later"]) == ("", "", "1.5")
+    assert (float(first["return"]), second["return"], third["loss, a"]) == (1 / 3, "1e+300", "")
     with pytest.raises(ValueError, match="already has a column 'steps'"):
         RunLog(tmp_path / "other.csv").write(1, 1, {"steps": 1.0}, 1.0)
 

@@ -145,7 +145,7 @@ def test_learning_matches_full_rows(device: str, settings: dict[str, Any]) -> No
     trainer.learn()
     trainer.roll_out()
     learner: Any = trainer.learners["prey"]
-    for (_, rate), value in zip(learner.schedules, (1e-3, 0.01), strict=True):
+    for (_, rate), value in zip(learner.schedules.values(), (1e-3, 0.01), strict=True):
         rate.fill_(value)
     learner.finish_rollout(trainer.horizon_env.storage)
     parts, batch = learner.samples

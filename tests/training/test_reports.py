@@ -14,6 +14,7 @@ from gpu_envs.training.heads import Head  # noqa: E402
 from gpu_envs.training.horizon import EpisodeSums  # noqa: E402
 from gpu_envs.training.record.reports import (  # noqa: E402
     WINDOW,
+    EpisodeMeans,
     EpisodeWindow,
     IterationReport,
     ReportQueue,
@@ -100,7 +101,7 @@ def test_metrics_of_iterations_without_learning_are_missing() -> None:
         IterationReport(1, {}, {"a": {"kl": kl, "gradient_norm": 2.0, "samples": samples, "learning_rate": rate}}, 0, 0)
         for kl, samples, rate in ((0.0, 0.0, 0.5), (6.0, 3.0, 0.25), (4.0, 1.0, 0.0))
     ]
-    entries = [log_entry(some, {}) for some in (reports[:1], reports)]
+    entries = [log_entry(some, EpisodeMeans({}, {})) for some in (reports[:1], reports)]
     assert math.isnan(entries[0]["kl"])
     assert math.isnan(entries[0]["gradient_norm"])
     assert [entry["learning_rate"] for entry in entries] == [0.5, 0.25]

@@ -52,7 +52,7 @@ def test_an_update_matches_plain_torch(algorithm: str, env: str, device: str) ->
     trainer.roll_out()
     name = next(iter(trainer.learners))
     learner: Any = trainer.learners[name]
-    for (_, rate), value in zip(learner.schedules, (0.02, 0.03), strict=True):
+    for (_, rate), value in zip(learner.schedules.values(), (0.02, 0.03), strict=True):
         rate.fill_(value)
     for other in trainer.learners.values():
         other.finish_rollout(trainer.horizon_env.storage)

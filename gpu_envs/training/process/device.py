@@ -252,7 +252,8 @@ def warm_up_autograd(device: str) -> None:
 class RandomState:
     """A run's state of torch's global generators, which modules such as dropout use.
 
-    As a context it replaces the process's state by the run's, and restores the process's afterwards.
+    As a context it replaces the process's state by the run's, and restores the process's afterwards. Inside, it may be
+    entered again, which does nothing.
     """
 
     def __init__(self, seed: int, device: str, rank: int = 0, *when: str) -> None:
@@ -265,14 +266,20 @@ class RandomState:
         generators = self._new_generators()
         self._states = {kind: generator.manual_seed(derived).get_state() for kind, generator in generators.items()}
         self._saved: dict[str, torch.Tensor] | None = None
+        self._depth = 0
 
     def __enter__(self) -> None:
         """Save the process's state, and set the run's."""
-        self._saved = self._current()
-        self._set(self._states)
+        self._depth += 1
+        if self._depth == 1:
+            self._saved = self._current()
+            self._set(self._states)
 
     def __exit__(self, *error: object) -> None:
         """Keep the run's state, and restore the process's."""
+        self._depth -= 1
+        if self._depth:
+            return
         assert self._saved is not None
         self._states = self._current()
         self._set(self._saved)

@@ -146,7 +146,7 @@ class Checkpoints:
 
     def save(self, iteration: int, payload: Mapping[str, Any]) -> Path:
         """Write a checkpoint; then delete checkpoints that are too old, and partial files of killed processes."""
-        path = self.folder / f"iteration-{iteration:08d}.pt"
+        path = self.path(iteration)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             save(path, payload)
@@ -168,7 +168,7 @@ class Checkpoints:
     ) -> dict[str, dict[str, int]]:
         """Write a process's replay buffers, before their checkpoint, which stores the returned checksums of tensors."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = _buffer_path(self.folder / f"iteration-{iteration:08d}.pt", rank)
+        path = _buffer_path(self.path(iteration), rank)
         with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
             for name, tensors in buffers.items():
                 for key, tensor in tensors.items():
@@ -176,6 +176,10 @@ class Checkpoints:
                         for chunk in torch.split(tensor.view(-1), _CHUNK):
                             entry.write(chunk.cpu().numpy().data)
             return {name: {key: archive.getinfo(f"{name}/{key}").CRC for key in buffers[name]} for name in buffers}
+
+    def path(self, iteration: int) -> Path:
+        """Return the path of an iteration's checkpoint."""
+        return self.folder / f"iteration-{iteration:08d}.pt"
 
     def latest(self) -> Path | None:
         """Return the newest checkpoint, or None if there is none."""

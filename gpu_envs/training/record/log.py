@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
-from gpu_envs.errors import did_you_mean, display
+from gpu_envs.errors import display
 from gpu_envs.training.record.checkpoint import atomic_write, explain_write_errors
 
 LEADING_COLUMNS: Final = ("iteration", "steps", "seconds")
@@ -30,7 +30,7 @@ LEADING_COLUMNS: Final = ("iteration", "steps", "seconds")
 
 @final
 class RunLog:
-    """Appends rows to log.csv and to a TensorBoard event file; the first entry determines the columns."""
+    """Appends rows to log.csv and to a TensorBoard event file; an entry may add columns."""
 
     def __init__(self, path: str | Path, iteration: int = 0) -> None:
         """Start a log, or resume one after an iteration: later rows and an incomplete last row are dropped."""
@@ -57,10 +57,8 @@ class RunLog:
         names = self._columns[len(LEADING_COLUMNS) :]
         unknown = [name for name in record if name not in names]
         if unknown:
-            raise ValueError(
-                f"the log has no column {unknown[0]!r}{did_you_mean(unknown[0], self._columns)} The first entry "
-                f"determines the columns: {', '.join(self._columns)}"
-            )
+            self._add_columns(unknown)
+            names += unknown
         # digits that read back as the same number
         digits = {name: repr(value if isinstance(value, int) else float(value)) for name, value in record.items()}
         self._append([str(iteration), str(steps), f"{seconds:.3f}", *(digits.get(name, "") for name in names)])
@@ -70,10 +68,22 @@ class RunLog:
             self._events.scalars(steps, record)
 
     def _append(self, cells: list[str]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(cells)
         with explain_write_errors(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
-            file.write(text.getvalue())  # a single write, so that a killed process leaves no partial row
+            file.write(_csv_line(cells))  # a single write, so that a killed process leaves no partial row
+
+    def _add_columns(self, names: list[str]) -> None:
+        """Write the file again with further columns, whose cells in earlier rows are empty."""
+        header, *rows = [cells for _, cells in _rows(self.path)]
+        lines = map(_csv_line, [header + names, *(row + [""] * len(names) for row in rows)])
+        with explain_write_errors(self.path), atomic_write(self.path) as file:
+            file.write("".join(lines).encode())
+        self._columns += names
+
+
+def _csv_line(cells: list[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
 
 
 def _rows(path: Path) -> list[tuple[str, list[str]]]:

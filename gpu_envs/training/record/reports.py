@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -207,27 +207,93 @@ def mean_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     return means if learnt else means | {name: math.nan for name in (*_SUMS, "gradient_norm") if name in means}
 
 
-def log_entry(reports: Sequence[IterationReport], windows: Mapping[str, EpisodeWindow]) -> dict[str, float]:
-    """Return a log entry: mean returns and lengths, and the means over iterations of metrics that are not NaN."""
+@dataclasses.dataclass(frozen=True)
+class EpisodeMeans:
+    """Means over the last 100 episodes."""
+
+    roles: Mapping[str, Sequence[float]]
+    """Mean return and length by role."""
+    metrics: Mapping[str, float]
+    """Mean of each environment metric."""
+
+
+def log_entry(reports: Sequence[IterationReport], episodes: EpisodeMeans) -> dict[str, float]:
+    """Return a log entry: the means of episodes, and the means over iterations of learners' metrics, without NaN."""
     entry: dict[str, float] = {}
-    for role, window in windows.items():
-        prefix = "" if windows.keys() == {SINGLE_ROLE} else f"{role}/"
-        entry |= {f"{prefix}{name}": mean for name, mean in zip(("return", "length"), window.means(), strict=True)}
+    for role, means in episodes.roles.items():
+        prefix = "" if episodes.roles.keys() == {SINGLE_ROLE} else f"{role}/"
+        entry |= {f"{prefix}{name}": mean for name, mean in zip(("return", "length"), means, strict=True)}
     learners = reports[0].learner_metrics
     for name in learners:
         prefix = "" if len(learners) == 1 else f"{name}/"
         rows = [mean_metrics(report.learner_metrics[name]) for report in reports]
         columns = {key: [row[key] for row in rows if not math.isnan(row[key])] for key in rows[0]}
-        means = {key: sum(values) / len(values) if values else math.nan for key, values in columns.items()}
-        entry |= {f"{prefix}{key}": mean for key, mean in means.items()}
+        learnt = {key: sum(values) / len(values) if values else math.nan for key, values in columns.items()}
+        entry |= {f"{prefix}{key}": mean for key, mean in learnt.items()}
     for key in ("rollout_seconds", "update_seconds"):
         entry[key] = sum(getattr(report, key) for report in reports) / len(reports)
-    return entry
+    return entry | {f"metrics/{name}": mean for name, mean in episodes.metrics.items()}
+
+
+@final
+class Report(Mapping[str, float]):
+    """The figures of an iteration by name, as in ``log.csv``, such as ``report["return"]``.
+
+    They are computed at the first use.
+
+    Attributes:
+        iteration: Number of the iteration, from 1.
+        steps: Environment steps so far, summed over all replicas.
+        source: The metrics of the iteration.
+        episodes: Means over the last 100 episodes, as of the iteration.
+    """
+
+    def __init__(
+        self, source: IterationReport, episodes: EpisodeMeans, steps: int, newest: Callable[[], "Report"]
+    ) -> None:
+        """Make the report of ``source``; ``newest`` returns the report of the newest iteration."""
+        self.iteration, self.steps = source.iteration, steps
+        self.source, self.episodes, self._newest = source, episodes, newest
+
+    @functools.cached_property
+    def _figures(self) -> Mapping[str, float]:
+        return log_entry([self.source], self.episodes)
+
+    @property
+    def current(self) -> "Report":
+        """The report of the newest iteration: waits until the device has finished it.
+
+        The log has the waiting time as ``callback_wait_seconds``.
+        """
+        return self._newest()
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self._figures:
+            raise KeyError(f"there is no {name!r}{did_you_mean(name, self)} There are: {', '.join(self)}")
+        return self._figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+    def __repr__(self) -> str:
+        return f"Report({self.iteration}, {dict(self)})"
 
 
 @final
 class History:
-    """Episode statistics and log of a run; ``unlogged`` are the reports since the last row of the log."""
+    """Episode statistics and log of a run.
+
+    Attributes:
+        episodes: Means over the last 100 episodes.
+        iteration: The last iteration that was added.
+        held: The reports that are neither delivered to callbacks nor logged.
+        newest: The newest report.
+        unlogged: The reports since the last row of the log.
+        extra: Values of the next row that ``Trainer.log`` has added.
+    """
 
     def __init__(self, config: Run, roles: Sequence[str], default_role: str, metrics: Sequence[str] = ()) -> None:
         """Start without reports; ``target_return`` refers to ``default_role`` unless ``target_role`` is set."""
@@ -238,54 +304,93 @@ class History:
         self.target = {} if config.target_return is None else {role: config.target_return}
         self._windows = {name: EpisodeWindow() for name in roles}
         self._metric_windows = {name: EpisodeWindow(1) for name in metrics}
+        self.episodes, self.iteration = self._means(), 0
+        self._logged = self.episodes
+        self.held: collections.deque[Report] = collections.deque()
+        self.newest: Report | None = None
         self.unlogged: list[IterationReport] = []
+        self.extra: dict[str, float] = {}
         self.log: RunLog | None = None
 
     def add(self, report: IterationReport) -> None:
-        """Add an iteration's episodes to the windows of recent episodes; ``unlogged`` does not change."""
+        """Add an iteration's episodes to the windows of recent episodes."""
         for role, episodes in report.episodes.items():
             self._windows[role].add(episodes)
         for name, episodes in report.episode_metrics.items():
             self._metric_windows[name].add(episodes)
+        self.episodes, self.iteration = self._means(), report.iteration
+
+    def _means(self) -> EpisodeMeans:
+        roles = {name: window.means() for name, window in self._windows.items()}
+        return EpisodeMeans(roles, {name: window.means()[0] for name, window in self._metric_windows.items()})
 
     @property
     def returns(self) -> dict[str, float]:
         """Mean return of each role's last 100 episodes."""
-        return {name: window.means()[0] for name, window in self._windows.items()}
+        return {name: means[0] for name, means in self.episodes.roles.items()}
 
     @property
     def metrics(self) -> dict[str, float]:
         """Mean of each environment metric over the last 100 episodes."""
-        return {name: window.means()[0] for name, window in self._metric_windows.items()}
+        return dict(self.episodes.metrics)
 
     @property
     def target_reached(self) -> bool:
         """Whether the mean return of 100 episodes has reached ``target_return``."""
-        target, window = self._config.target_return, self._windows[self._target_role]
-        return target is not None and window.full and window.means()[0] >= target
+        target, role = self._config.target_return, self._target_role
+        return target is not None and self._windows[role].full and self.episodes.roles[role][0] >= target
 
     def open_log(self, path: Path, iteration: int) -> None:
         """Start or resume a log; rows after ``iteration`` are dropped."""
         self.log = RunLog(path, iteration)
 
+    def hold(self, report: IterationReport, newest: Callable[[], Report]) -> None:
+        """Keep a report that was added, until it is delivered and logged; ``newest``: as of ``Report``."""
+        self._hold(report, self.episodes, newest)
+
+    def _hold(self, report: IterationReport, episodes: EpisodeMeans, newest: Callable[[], Report]) -> None:
+        self.newest = Report(report, episodes, self._config.steps_at(report.iteration), newest)
+        self.held.append(self.newest)
+
+    def log_report(self, report: Report, seconds: float, speed: float, *, row: bool) -> None:
+        """Add a report to the next row of the log; ``row``: write the row."""
+        self.unlogged.append(report.source)
+        self._logged = report.episodes
+        if row:
+            self.write(report.iteration, seconds, speed)
+
     def write(self, iteration: int, seconds: float, speed: float) -> None:
-        """Write a row of the log, if one is open, with the means over ``unlogged``, and clear ``unlogged``."""
+        """Write a row of the log, if one is open, of ``unlogged`` and ``extra``, and clear them."""
         if self.log is not None:
-            entry = log_entry(self.unlogged, self._windows) | {"steps_per_second": speed}
-            entry |= {f"metrics/{name}": value for name, value in self.metrics.items()}
+            entry = log_entry(self.unlogged, self._logged) | {"steps_per_second": speed} | self.extra
             self.log.write(iteration, self._config.steps_at(iteration), entry, seconds)
         self.unlogged.clear()
+        self.extra.clear()
 
     def state(self) -> dict[str, Any]:
         """Return everything that later rows depend on."""
         return {
             "windows": {name: window.state() for name, window in self._windows.items()},
             "metrics": {name: window.state() for name, window in self._metric_windows.items()},
-            "recent": [[r.iteration, r.learner_metrics, r.rollout_seconds, r.update_seconds] for r in self.unlogged],
+            "recent": list(map(_state_of_report, self.unlogged)),
+            "held": [
+                [*_state_of_report(held.source), dict(held.episodes.roles), dict(held.episodes.metrics)]
+                for held in self.held
+            ],
+            "extra": dict(self.extra),
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of ``state``."""
+    def load(self, state: Mapping[str, Any], newest: Callable[[], Report]) -> None:
+        """Restore a result of ``state``; ``newest``: as of ``Report``."""
         self._windows = {name: EpisodeWindow(2, state["windows"][name]) for name in self._windows}
         self._metric_windows = {name: EpisodeWindow(1, state["metrics"][name]) for name in self._metric_windows}
+        self.episodes = self._means()
         self.unlogged[:] = [IterationReport(number, {}, *rest) for number, *rest in state["recent"]]
+        self.extra = dict(state.get("extra") or {})
+        self.held.clear()
+        for number, learners, rollout, update, roles, metrics in state.get("held") or ():
+            self._hold(IterationReport(number, {}, learners, rollout, update), EpisodeMeans(roles, metrics), newest)
+
+
+def _state_of_report(report: IterationReport) -> list[Any]:
+    return [report.iteration, report.learner_metrics, report.rollout_seconds, report.update_seconds]

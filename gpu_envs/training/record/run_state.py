@@ -84,6 +84,10 @@ RUN: Final[Mapping[str, Any]] = {
     "windows": {str: [(float, float, float)]},
     "metrics": {str: [(float, float)]},
     "recent": [(int, {str: {str: float}}, float, float)],
+    "extra": Nullable({str: float}),
+    "schedules": Nullable({str: str}),
+    "callbacks": Nullable({str: Nullable(dict)}),
+    "held": Nullable([(int, {str: {str: float}}, float, float, {str: [float]}, {str: float})]),
     "environment": dict,
     "random": {"cpu": torch.Tensor},
     "threads": range(1, 2**16),
@@ -212,7 +216,7 @@ def state_of_process(
     check_fits(here, there)
     state = _select_rank(saved, rank) if same_processes else _restarted(saved)
     # ``describes`` is compared above; environments and random states check themselves; ``RUN`` covers the lists
-    skipped = {"describes", "steps", "environment", "random", "windows", "metrics", "players"}
+    skipped = {"describes", "steps", "environment", "random", "windows", "metrics", "players", "extra", "held"}
     skipped |= set(() if same_processes else _PER_PROCESS)
     expected_state = expected if same_processes else _restarted(expected)
     example, checked = (_without_buffers(each)[0] for each in (expected_state, state))

@@ -1,7 +1,7 @@
 """The environment of a run: arrays by role, with storage for a horizon of steps."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 import torch
@@ -169,6 +169,19 @@ def make_env(spec: str | Spec, config: Run, num_envs: int, device: str, autorese
     return gpu_envs.make(spec, num_envs, **fixed, **options, **config.params)
 
 
+def _with_values_per_replica(config: Run, spec: Spec, names: Collection[str], num_envs: int) -> Run:
+    """Return the settings of a run whose parameters ``names`` have a value for each replica, unless they are drawn."""
+    for name in names:
+        if name not in spec.settings:
+            raise ValueError(f"a callback's parameters: {spec.id} has no {spec.unknown(name)}")
+    checked = spec.check_params(config.params, num_envs)
+    drawn = spec.drawn({name: config.params.get(name, spec.params[name].default) for name in names})
+    shared = {n: checked[n] for n in names if n not in drawn and not spec.params[n].is_per_replica(checked[n])}
+    return dataclasses.replace(
+        config, params={**config.params, **{n: [value] * num_envs for n, value in shared.items()}}
+    )
+
+
 @final
 class HorizonEnv:
     """An environment with torch tensors, and storage for a horizon by role.
@@ -178,11 +191,21 @@ class HorizonEnv:
         staggered: Whether each replica is in its first, staggered episode; None: episodes were not staggered.
     """
 
-    def __init__(self, plan: Plan, horizon: int, first_replica: int = 0) -> None:
-        """Make the environment and the storage; ``first_replica`` is the index of the first replica in the run."""
+    def __init__(self, plan: Plan, horizon: int, first_replica: int = 0, *, per_replica: Collection[str] = ()) -> None:
+        """Make the environment and the storage.
+
+        Args:
+            plan: The plan of the run.
+            horizon: Number of steps.
+            first_replica: Index of the first replica in the run.
+            per_replica: Parameters that get a value per replica, unless they are drawn.
+        """
         world, num_envs, device = plan.world, plan.num_envs, plan.device
         flags = {"shared_observations": world.separate_shared, "active_heads": world.active_heads}
-        self.env = make_env(world.spec, plan.config, num_envs, device, "SameStep", first_replica=first_replica, **flags)
+        config = (
+            _with_values_per_replica(plan.config, world.spec, per_replica, num_envs) if per_replica else plan.config
+        )
+        self.env = make_env(world.spec, config, num_envs, device, "SameStep", first_replica=first_replica, **flags)
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors, self.roles = RoleTensors(self.env, plan.roles), plan.roles
         self._single_agent = not world.spec.has_team

@@ -1,0 +1,133 @@
+"""What callbacks are, and how a trainer calls them."""
+
+import reprlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from gpu_envs.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from gpu_envs.evaluating import Evaluations
+    from gpu_envs.training.record.reports import Report, Result
+    from gpu_envs.training.trainer import Trainer
+
+
+class Callback:
+    """Base class of callbacks. Any other object that has some of these methods is a callback, too.
+
+    A callback whose next actions depend on what it has seen also has ``state_dict``, which returns dicts, lists,
+    numbers, strings and tensors, and ``load_state_dict``: then a resumed run continues bit for bit. With several
+    processes every process calls its own callbacks, and checkpoints have the state of the first.
+    """
+
+    parameters: Sequence[str] = ()
+    """Names of environment parameters that the callback gives to ``Trainer.set_params``."""
+
+    def on_start(self, trainer: "Trainer") -> None:
+        """Called once before the first iteration of a new or a resumed run."""
+
+    def on_iteration(self, trainer: "Trainer", report: "Report") -> str | None:
+        """Called once for each iteration, in order, when the next iteration has been queued on the device.
+
+        What it changes takes effect in the iteration after that, number ``report.iteration + 2``.
+
+        Returns:
+            None, or the reason to stop, which becomes ``Result.reason``: the run is saved and ends.
+        """
+
+    def on_evaluation(self, trainer: "Trainer", evaluations: "Evaluations") -> None:
+        """Called after each ``Trainer.evaluate``."""
+
+    def on_checkpoint(self, trainer: "Trainer", path: Path) -> None:
+        """Called after a checkpoint has been written, in every process."""
+
+    def on_end(self, trainer: "Trainer", result: "Result") -> None:
+        """Called once at the end of the run, after the last checkpoint."""
+
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+"""Names of a callback's methods that a trainer calls."""
+
+
+@final
+class Callbacks:
+    """The callbacks of a trainer.
+
+    Attributes:
+        parameters: Names of the parameters that callbacks change.
+        running: Whether a method of a callback is running.
+        watching: Whether a callback receives reports.
+    """
+
+    def __init__(self, callbacks: Iterable[Any] = ()) -> None:
+        """Check that each object is a callback."""
+        self._callbacks: dict[str, Any] = {}
+        for callback in callbacks:
+            _check(callback)
+            kind = type(callback).__name__
+            number = 1 + sum(type(other).__name__ == kind for other in self._callbacks.values())
+            self._callbacks[kind if number == 1 else f"{kind} {number}"] = callback
+        self.parameters = [name for each in self._callbacks.values() for name in getattr(each, "parameters", ())]
+        self._methods = {hook: _methods(hook, self._callbacks.values()) for hook in HOOKS}
+        self.watching = bool(self._methods["on_iteration"])
+        self.running = False
+
+    def call(self, hook: str, *args: Any) -> list[Any]:
+        """Call a method of all callbacks that have it; return the results."""
+        outer, self.running = self.running, True
+        try:
+            return [method(*args) for method in self._methods[hook]]
+        finally:
+            self.running = outer
+
+    def watch(self, trainer: "Trainer", report: "Report") -> str | None:
+        """Call ``on_iteration`` of all callbacks; return the first reason to stop, or None."""
+        reasons = self.call("on_iteration", trainer, report)
+        for reason in reasons:
+            if reason is not None and not (isinstance(reason, str) and reason):
+                raise TypeError(
+                    f"on_iteration of a callback returned {reason!r}; return None to go on, or a string, the reason to "
+                    "stop"
+                )
+        return next(filter(None, reasons), None)
+
+    def state(self) -> dict[str, Any]:
+        """Return the callbacks' states by name."""
+        return {name: each.state_dict() for name, each in self._callbacks.items() if hasattr(each, "state_dict")}
+
+    def load(self, states: Mapping[str, Any]) -> None:
+        """Restore a result of ``state``; warn of callbacks that are missing."""
+        for name, state in states.items():
+            if name in self._callbacks:
+                self._callbacks[name].load_state_dict(state)
+        if missing := [name for name in states if name not in self._callbacks]:
+            warnings.warn(
+                f"the checkpoint has the state of the callbacks {', '.join(missing)}, which are not given: the run "
+                "continues without them",
+                stacklevel=2,
+            )
+
+
+def _check(callback: Any) -> None:
+    """Raise a TypeError if an object is no callback, or has a method that looks like a misspelled one."""
+    names = [name for name in dir(callback) if name.startswith("on_")]
+    wrong = [name for name in names if name not in HOOKS]
+    if isinstance(callback, type):
+        raise TypeError(f"the callback {callback.__name__} is a class; give an object, such as {callback.__name__}()")
+    if wrong:
+        raise TypeError(
+            f"the callback {reprlib.repr(callback)} has a method {wrong[0]!r}{did_you_mean(wrong[0], HOOKS)} A run "
+            f"calls: {', '.join(HOOKS)}"
+        )
+    if not names:
+        raise TypeError(f"{reprlib.repr(callback)} is no callback: it has none of the methods {', '.join(HOOKS)}")
+    if hasattr(callback, "state_dict") != hasattr(callback, "load_state_dict"):
+        raise TypeError(f"the callback {reprlib.repr(callback)} needs both state_dict and load_state_dict, or neither")
+
+
+def _methods(hook: str, callbacks: Iterable[Any]) -> list[Callable[..., Any]]:
+    """Return a method of the callbacks that have it, without the empty ones of ``Callback``."""
+    found = [getattr(callback, hook, None) for callback in callbacks]
+    return [method for method in found if method and getattr(method, "__func__", None) is not getattr(Callback, hook)]

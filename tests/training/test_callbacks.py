@@ -1,0 +1,376 @@
+"""Callbacks: when they are called, what they may change, and that runs with them resume bit for bit."""
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import assert_same_bits, numpy_of
+from ranks import run_ranks
+from trainers import GRID, call_after, last_checkpoint, rows_of, small_run
+
+torch = pytest.importorskip("torch")
+
+from gpu_envs import Uniform  # noqa: E402
+from gpu_envs.cli import OK, main  # noqa: E402
+from gpu_envs.training import Callback, Network, RunDirectory, Trainer, resume, train  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ITERATIONS = 12
+STEPS = 8 * 16 * ITERATIONS
+DRAWN = {"pole_mass": "uniform:0.05:0.4"}
+
+
+class Recorder:
+    """Notes all calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def on_start(self, trainer: Trainer) -> None:
+        self.calls.append(("start", trainer.iteration))
+
+    def on_iteration(self, trainer: Trainer, report: Any) -> None:
+        self.calls.append(("iteration", report.iteration, trainer.iteration))
+
+    def on_evaluation(self, _trainer: Trainer, evaluations: Any) -> None:
+        self.calls.append(("evaluation", evaluations["agent"].episodes))
+
+    def on_checkpoint(self, _trainer: Trainer, path: Path) -> None:
+        assert path.is_file()
+        self.calls.append(("checkpoint", path.stem))
+
+    def on_end(self, _trainer: Trainer, result: Any) -> None:
+        self.calls.append(("end", result.reason))
+
+
+class Changer(Callback):
+    """Changes as much as a callback may, by what it has seen; its state is a number."""
+
+    parameters = ("gravity",)
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def on_iteration(self, trainer: Trainer, report: Any) -> str | None:
+        self.total += report["length"] if report["length"] == report["length"] else 1.0
+        trainer.set_params(gravity=9 + self.total % 1, pole_mass=Uniform(0.05, 0.1 + self.total % 1))
+        trainer.set_schedule("learning_rate", 1e-3 * (1 + self.total % 1))
+        trainer.log("total", self.total)
+        if report.iteration == 5:
+            trainer.log("evaluated", trainer.evaluate(8)["agent"].mean)
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
+
+
+def config_of(device: str, **settings: Any) -> Any:
+    given: dict[str, Any] = {"total_steps": STEPS, "params": DRAWN, "log_interval": 1} | settings
+    return small_run(device, **given)
+
+
+def test_calls_of_a_run(tmp_path: Path, device: str) -> None:
+    recorder = Recorder()
+    config = config_of(device, run_dir=str(tmp_path / "run"), checkpoint_interval=5, log_interval=4)
+    train(config, progress=False, callbacks=[recorder])
+    iterations = [("iteration", k, k + 1) for k in range(1, ITERATIONS)]
+    iterations.append(("iteration", ITERATIONS, ITERATIONS))
+    assert [call for call in recorder.calls if call[0] == "iteration"] == iterations
+    names = [call for call in recorder.calls if call[0] != "iteration"]
+    saved = [("checkpoint", f"iteration-{k:08d}") for k in (5, 10, ITERATIONS)]
+    assert names == [("start", 0), *saved, ("end", "total_steps")]
+    assert recorder.calls.index(saved[0]) == 1 + recorder.calls.index(("iteration", 4, 5))
+
+
+def test_reports_have_the_figures_of_the_log(tmp_path: Path, device: str) -> None:
+    reports: list[dict[str, float]] = []
+
+    class Reader(Callback):
+        def on_iteration(self, _trainer: Trainer, report: Any) -> None:
+            reports.append({"iteration": report.iteration, "steps": report.steps, **report})
+
+    train(config_of(device, run_dir=str(tmp_path / "run")), progress=False, callbacks=[Reader()])
+    rows = rows_of(tmp_path / "run" / "log.csv")
+    assert len(rows) == len(reports) == ITERATIONS
+    for row, report in zip(rows, reports, strict=True):
+        assert set(row) <= set(report)
+        assert {name: float(cell) for name, cell in row.items()} == pytest.approx(
+            {name: report[name] for name in row}, rel=0, abs=0, nan_ok=True
+        )
+
+
+def test_the_current_report_and_wrong_names(tmp_path: Path, device: str) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    class Impatient(Callback):
+        def on_iteration(self, _trainer: Trainer, report: Any) -> None:
+            seen.append((report.iteration, report.current.iteration, report.current.current.iteration))
+            with pytest.raises(KeyError, match=r"there is no 'retrun'. Did you mean 'return'"):
+                report["retrun"]
+            assert report.get("retrun") is None
+
+    train(config_of(device, run_dir=str(tmp_path / "run")), progress=False, callbacks=[Impatient()])
+    assert seen == [(k, min(k + 1, ITERATIONS), min(k + 1, ITERATIONS)) for k in range(1, ITERATIONS + 1)]
+    columns = (tmp_path / "run" / "log.csv").read_text().splitlines()[0].split(",")
+    assert "callback_wait_seconds" in columns
+
+
+@pytest.mark.parametrize("cut", [3, 8])
+def test_runs_with_callbacks_resume_bit_for_bit(cut: int, tmp_path: Path, device: str) -> None:
+    runs = [tmp_path / name for name in ("whole", "cut")]
+    for run in runs:
+        config = config_of(device, run_dir=str(run), checkpoint_interval=5)
+        folder = RunDirectory.create(str(run), config)
+        trainer = Trainer(config, folder, callbacks=[Changer()])
+        if run is runs[1]:
+            call_after(trainer, cut, lambda: os.kill(os.getpid(), signal.SIGINT))
+            assert trainer.run(progress=False).reason == "interrupted"
+            assert resume(run, progress=False, callbacks=[Changer()]).reason == "total_steps"
+        else:
+            assert trainer.run(progress=False).reason == "total_steps"
+    rows = [rows_of(run / "log.csv") for run in runs]
+    assert rows[0] == rows[1]
+    whole, broken = ({**last_checkpoint(run), "seconds": 0} for run in runs)
+    for each in (whole, broken):
+        each["held"] = each["recent"] = []
+    assert_same_bits(whole, broken)
+    assert whole["callbacks"]["Changer"]["total"] > 0
+    assert len({row["learning_rate"] for row in rows[0]}) > ITERATIONS // 2
+
+
+def test_a_resumed_run_without_its_callbacks_warns(tmp_path: Path) -> None:
+    train(config_of("cpu", run_dir=str(tmp_path / "run")), progress=False, callbacks=[Changer()])
+    with pytest.warns(UserWarning, match="the state of the callbacks Changer, which are not given"):
+        resume(tmp_path / "run", progress=False, total_steps=2 * STEPS)
+
+
+def test_changed_parameters_reach_the_next_but_one_iteration(device: str) -> None:
+    """Values per replica change at once, distributions with the next episodes; nothing is compiled again."""
+    programs, found = set(), list[Any]()
+
+    class Setter(Callback):
+        parameters = ("gravity",)
+
+        def on_iteration(self, trainer: Trainer, report: Any) -> None:
+            env = trainer.horizon_env.env
+            programs.add(id(env.simulation.program))
+            found.append([numpy_of(env.params[name]).copy() for name in ("gravity", "pole_mass")])
+            trainer.set_params(gravity=np.arange(8) + report.iteration, pole_mass="uniform:0.3:0.31")
+
+    trainer = Trainer(config_of(device, total_steps=8 * 16 * 40), callbacks=[Setter()])
+    trainer.run(progress=False)
+    assert len(programs) == 1
+    assert [row[0].tolist() for row in found[1:]] == [list(range(k, 8 + k)) for k in range(1, len(found))]
+    assert (found[0][1] != found[-1][1]).all()
+    assert ((found[-1][1] >= np.float32(0.3)) & (found[-1][1] <= np.float32(0.31))).all()
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "a shared number": (
+        {"length": 1.0},
+        "'length' has no value per replica.*can change: gravity .*pole_mass .to another",
+    ),
+    "another kind": (
+        {"pole_mass": "normal:0.1:0.01"},
+        "is drawn from uniform:0.05:0.4, and can only get other numbers",
+    ),
+    "a number for a distribution": ({"pole_mass": 0.1}, "can only get other numbers, as Uniform"),
+    "a distribution for a number": ({"gravity": "uniform:9:10"}, "was not drawn from a distribution"),
+    "compiled in": ({"kinematics_integrator": "semi-implicit"}, "it is compiled in"),
+    "unknown": ({"gravty": 1.0}, "no attribute 'gravty'"),
+    "too small": ({"pole_mass": "uniform:-1:0.1"}, "got -1"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_that_are_refused(name: str) -> None:
+    given, wrong = CHANGES[name]
+    trainer = Trainer(config_of("cpu"), callbacks=[Changer()])
+    with pytest.raises(ValueError, match=wrong):
+        trainer.set_params(**given)
+    trainer.set_params(gravity=9.0)
+    trainer.iterate(1)
+
+
+def test_schedules(device: str) -> None:
+    trainer = Trainer(config_of(device, learning_rate="0:0.01,1:0"))
+    trainer.iterate(2)
+    trainer.set_schedule("learning_rate", "0:0.5,1:0")
+    trainer.set_schedule("agent.entropy_weight", 0.25)
+    (report,) = trainer.iterate(1)
+    assert report.learner_metrics["agent"]["learning_rate"] == pytest.approx(0.5 * (1 - 2 / ITERATIONS))
+    with pytest.raises(ValueError, match=r"no schedule 'learning_rat'. Did you mean 'learning_rate'"):
+        trainer.set_schedule("learning_rat", 1.0)
+    with pytest.raises(ValueError, match="has 16 points; during training, give at most 15"):
+        trainer.set_schedule("learning_rate", ",".join(f"{k / 15}:0.1" for k in range(16)))
+
+
+def test_a_reason_stops_the_run(tmp_path: Path, device: str) -> None:
+    class Stopper(Recorder):
+        def on_iteration(self, trainer: Trainer, report: Any) -> Any:
+            super().on_iteration(trainer, report)
+            return "seen enough" if report.iteration == 3 else None
+
+    stopper, other = Stopper(), Recorder()
+    result = train(config_of(device, run_dir=str(tmp_path / "run")), progress=False, callbacks=[stopper, other])
+    assert (result.reason, result.iterations) == ("seen enough", 4)
+    assert last_checkpoint(tmp_path / "run")["iteration"] == 4
+    for each in (stopper, other):
+        assert each.calls[-3:] == [("iteration", 4, 4), ("checkpoint", "iteration-00000004"), ("end", "seen enough")]
+
+
+def test_an_error_stops_the_run_after_a_checkpoint(tmp_path: Path, device: str) -> None:
+    class Broken(Callback):
+        def on_iteration(self, _trainer: Trainer, report: Any) -> None:
+            if report.iteration == 3:
+                raise RuntimeError("out of ideas")
+
+    run = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        train(config_of(device, run_dir=str(run)), progress=False, callbacks=[Broken()])
+    assert last_checkpoint(run)["iteration"] == 4
+    assert resume(run, progress=False).iterations == ITERATIONS
+
+
+def test_a_callback_saves(tmp_path: Path, device: str) -> None:
+    class Saver(Callback):
+        def on_iteration(self, trainer: Trainer, report: Any) -> None:
+            if report.iteration == 3:
+                trainer.save()
+
+    recorder = Recorder()
+    train(config_of(device, run_dir=str(tmp_path / "run")), progress=False, callbacks=[Saver(), recorder])
+    saved = [call[1] for call in recorder.calls if call[0] == "checkpoint"]
+    assert saved == ["iteration-00000004", f"iteration-{ITERATIONS:08d}"]
+
+
+def test_opponents_are_replaced(tmp_path: Path, device: str) -> None:
+    first = config_of(device, env=GRID, params={}, policies={"runner": "random"}, run_dir=str(tmp_path / "first"))
+    train(first, progress=False)
+    frozen = {"tagger": f"frozen:{tmp_path / 'first'}"}
+    trainer = Trainer(config_of(device, env=GRID, params={}, policies=frozen))
+    trainer.iterate(1)
+    (player,) = trainer.players.values()
+    before = player.state()["frozen"]["state"]["module"]
+    other = config_of(
+        device, env=GRID, params={}, policies={"runner": "random"}, seed=9, run_dir=str(tmp_path / "other")
+    )
+    train(other, progress=False)
+    trainer.replace_opponent("tagger", str(tmp_path / "other"))
+    after = player.state()["frozen"]
+    assert_same_bits(
+        after["state"]["module"], last_checkpoint(tmp_path / "other", trainer.device)["learners"]["tagger"]["module"]
+    )
+    assert any((after["state"]["module"][name] != before[name]).any() for name in before)
+    assert after["source"].endswith("other:tagger")
+    trainer.iterate(1)
+    with pytest.raises(ValueError, match=r"no frozen policy acts for 'runner'.* act for: tagger"):
+        trainer.replace_opponent("runner", "tagger")
+    trainer.replace_opponent("tagger", "runner")
+    assert_same_bits(player.state()["frozen"]["state"]["module"], trainer.learners["runner"].state()["module"])
+    wide = dataclasses.replace(other, network=Network(hidden=(8, 8)), run_dir=str(tmp_path / "wide"))
+    train(wide, progress=False)
+    with pytest.raises(ValueError, match=r"cannot replace runner of .*: its hidden is \(8, 8\), not \(16, 16\)"):
+        trainer.replace_opponent("tagger", str(tmp_path / "wide"))
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "a class": (lambda: Recorder, "Recorder is a class; give an object, such as Recorder()"),
+    "a misspelled method": (
+        type("Mine", (), {"on_iterations": None}),
+        "'on_iterations'. Did you mean 'on_iteration'",
+    ),
+    "no method": (lambda: 3, "3 is no callback: it has none of the methods on_start"),
+    "half a state": (type("Mine", (Recorder,), {"state_dict": None}), "needs both state_dict and load_state"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_objects_that_are_no_callbacks(name: str) -> None:
+    make, wrong = WRONG[name]
+    with pytest.raises(TypeError, match=wrong):
+        Trainer(config_of("cpu"), callbacks=[make()])
+
+
+def test_a_wrong_result_and_parameter() -> None:
+    class Wrong(Callback):
+        def on_iteration(self, _trainer: Trainer, _report: Any) -> Any:
+            return False
+
+    with pytest.raises(TypeError, match="returned False; return None to go on, or a string"):
+        Trainer(config_of("cpu"), callbacks=[Wrong()]).run(progress=False)
+    unknown = Changer()
+    unknown.parameters = ("gravty",)
+    with pytest.raises(
+        ValueError, match=r"a callback's parameters: CartPole-v1 has no parameter 'gravty'. Did you mean"
+    ):
+        Trainer(config_of("cpu"), callbacks=[unknown])
+
+
+def stopped_together(group: Any, device: str, folder: Path) -> list[Any]:
+    """Train with a callback that stops, and with one that fails, in the second process only."""
+    found = []
+    for name in ("stop", "fail"):
+
+        class Second(Recorder):
+            def on_iteration(self, trainer: Trainer, report: Any, kind: str = name) -> Any:
+                super().on_iteration(trainer, report)
+                if trainer.is_main or report.iteration < 3:
+                    return None
+                if kind == "fail":
+                    raise RuntimeError("out of ideas")
+                return "enough"
+
+        second = Second()
+        try:
+            config = config_of(device, run_dir=str(folder / name))
+            found.append((train(config, progress=False, callbacks=[second], group=group).reason, second.calls[-1]))
+        except RuntimeError as error:
+            found.append((str(error), second.calls[-1]))
+    return found
+
+
+def test_several_processes_stop_at_the_same_iteration(tmp_path: Path) -> None:
+    first, second = run_ranks(2, stopped_together, tmp_path / "ranks", tmp_path)
+    assert [reason for reason, _ in first] == ["enough", "RuntimeError: out of ideas"]
+    assert [reason for reason, _ in second] == ["enough", "out of ideas"]
+    done = {name: last_checkpoint(tmp_path / name)["iteration"] for name in ("stop", "fail")}
+    assert 4 <= done["stop"] == done["fail"] < ITERATIONS
+
+
+WORDS = ("CartPole-v1", "--preset=none", "--num-envs=8", "--horizon=16", "--minibatches=2", f"--total-steps={STEPS}")
+
+
+def test_callbacks_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "class Stopper:\n"
+        "    def __init__(self, at=3):\n"
+        "        self.at = at\n"
+        "    def on_iteration(self, trainer, report):\n"
+        "        return 'seen enough' if report.iteration == self.at else None\n"
+        "later = Stopper(5)\n"
+    )
+    words = ["train", *WORDS, "--device=cpu", "--run-dir=run", "--no-progress"]
+    assert main([*words, "--callback", "mine.py:Stopper"]) == OK
+    assert "seen enough" in capsys.readouterr().out
+    assert main(["train", "--resume", "run", "--no-progress", "--callback", "mine.py:later"]) == OK
+    assert last_checkpoint("run")["iteration"] == 6
+    for place, wrong in {
+        "mine.py": "names no object; give path/to/file.py:NAME",
+        "mine.py:Stoper": "mine.py has no 'Stoper'. Did you mean 'Stopper'",
+        "nowhere.py:X": "there is no file",
+    }.items():
+        assert main([*words, "--callback", place]) == 2
+        assert wrong in capsys.readouterr().err
