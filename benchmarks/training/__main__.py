@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import command, record
 from benchmarks.command import log
 from benchmarks.training import (
+    callbacks,
     drawn,
     gpus,
     learning,
@@ -52,6 +53,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "trials": trials.trials,
     "gpus": gpus.measure_gpus,
     "profile": profile.profile,
+    "callbacks": callbacks.callbacks,
 }
 """The sections, by name."""
 

@@ -50,23 +50,21 @@ def broadcast_params(sim: Simulation) -> dict[str, Any]:
     return {**params, **{name: np.broadcast_to(array, (n, *array.shape)) for name, array in shared.items()}}
 
 
-def set_param(sim: Simulation, name: str, values: Any, *, in_place: bool = False) -> None:
-    """Set a parameter; raise an error if its values, or values in live arrays of other parameters, are invalid.
-
-    Args:
-        sim: The simulation.
-        name: Name of the parameter.
-        values: A number, a distribution, or an array with a value per replica.
-        in_place: Change only device memory, without waiting for the device: a ValueError if that is impossible. Values
-            that were written into live arrays are not read.
-    """
-    config, spec = sim.config, sim.config.spec
+def _check_name(sim: Simulation, name: str) -> None:
+    """Raise a ValueError unless there is a parameter of this name."""
+    spec = sim.config.spec
     if name not in spec.settings:
         allowed = [*spec.settings, *sim.state]
         raise ValueError(
             f"{spec.id} has no attribute {name!r} to set{did_you_mean(str(name), allowed)} You can set: "
             f"{', '.join(allowed)}."
         )
+
+
+def set_param(sim: Simulation, name: str, values: Any) -> None:
+    """Set a parameter; raise an error if its values, or values in live arrays of other parameters, are invalid."""
+    config, spec = sim.config, sim.config.spec
+    _check_name(sim, name)
     param = spec.settings[name]
     if param.fixed:
         raise ValueError(f"shapes depend on {name!r}, so it cannot change: make another {spec.id} with the new value")
@@ -75,19 +73,39 @@ def set_param(sim: Simulation, name: str, values: Any, *, in_place: bool = False
     value = param.check(name, values, config.num_envs, config.precision, sizes)
     with sim.lock:
         drawn = {n: d for n, d in sim.drawn.items() if n != name} | distributions
-        if in_place:
-            _check_in_place(sim, name, values, distributions.get(name))
-        before = sim.known_params if in_place else sim.host_params(unchecked=name)
+        before = sim.host_params(unchecked=name)
         if distributions:  # replicas keep their current values until their next episode
             current = np.broadcast_to(before[name], (config.num_envs, *sizes))
             value = param.check_array(name, current, config.num_envs, config.precision, sizes)
         after = spec.with_derived({**before, name: value}, config.num_envs, config.precision, drawn)
         spec.check_order(after, config.precision, drawn=drawn)
         spec.check_shapes(before, after)
-        changed = {n: v for n, v in after.items() if n == name or isinstance(spec.settings[n], Derived)}
-        if in_place and distributions:
-            del changed[name]  # replicas keep their values until their next episode
-        sim.set_params(changed, drawn)
+        sim.set_params({n: v for n, v in after.items() if n == name or isinstance(spec.settings[n], Derived)}, drawn)
+
+
+def set_param_in_place(sim: Simulation, name: str, values: Any) -> None:
+    """Set a parameter without compiling or waiting for the device; raise a ValueError if that is impossible.
+
+    Values that were written into live arrays of other parameters are not read, and so not checked.
+    """
+    config, spec = sim.config, sim.config.spec
+    _check_name(sim, name)
+    param, precision = spec.settings[name], config.precision
+    with sim.lock:
+        distribution = spec.drawn({name: values}, precision).get(name)
+        _check_in_place(sim, name, values, distribution)
+        if distribution is not None:
+            drawn = {**sim.drawn, name: distribution}
+            spec.check_order(sim.known_params, precision, of=(name,), drawn=drawn)
+            sim.write_distributions(drawn)
+            return
+        value = param.check(name, values, config.num_envs, precision, sim.sizes_of(name))
+        changed = {name: value}
+        if any(isinstance(other, Derived) for other in spec.params.values()):
+            after = spec.with_derived({**sim.known_params, name: value}, config.num_envs, precision, sim.drawn)
+            changed |= {n: after[n] for n in sim.param_arrays if isinstance(spec.settings[n], Derived)}
+        spec.check_order({**sim.known_params, **changed}, precision, of=changed, drawn=sim.drawn)
+        sim.write_params(changed)
 
 
 def _check_in_place(sim: Simulation, name: str, values: Any, distribution: Distribution | None) -> None:

@@ -203,7 +203,7 @@ class Simulation:
                 shape = np.shape(values[name])[-param.rank :] if param.rank else ()
                 rows = np.broadcast_to(values[name], (*[n] * (name in per_replica), *shape))
                 new_values[name] = rows.astype(config.precision if param.kind == "real" else "int32")
-        numbers = np.array([x for row in distribution_numbers(config, drawn).values() for x in row], config.precision)
+        numbers = self._numbers_of(drawn)
         same_size = self._numbers is not None and self._numbers.shape == numbers.shape
         stored_numbers = self._numbers if same_size else arrays.from_numpy(numbers) if drawn else None
         shapes = {name: tuple(array.shape) for name, array in self.param_arrays.items()}
@@ -220,6 +220,26 @@ class Simulation:
         self._memory = tuple(sorted((at, at + sim_arrays[name].nbytes, name) for name, at in addresses.items()))
         self._remember_checked()
         self.prepare(program.args.values())
+
+    def write_distributions(self, drawn: Mapping[str, Distribution]) -> None:
+        """Write other numbers of the same distributions to the device, in stream order."""
+        self.arrays.write(self._numbers, self._numbers_of(drawn))
+        self.drawn = drawn
+
+    def _numbers_of(self, drawn: Mapping[str, Distribution]) -> np.ndarray:
+        rows = distribution_numbers(self.config, drawn).values()
+        return np.array([number for row in rows for number in row], self.config.precision)
+
+    def write_params(self, changed: Mapping[str, ParamValue]) -> None:
+        """Write checked values of parameters that have values per replica to the device, in stream order."""
+        for name, value in param_values(self.config.spec, changed).items():
+            array = self.param_arrays[name]
+            if isinstance(value, np.ndarray):
+                self.arrays.write(array, np.ascontiguousarray(np.broadcast_to(value, array.shape), dtype_name(array)))
+            else:
+                self.arrays.fill(array, value)
+        self.known_params = {**self.known_params, **changed}
+        self._remember_checked()
 
     @contextlib.contextmanager
     def live_metrics(self) -> Iterator[Array | None]:

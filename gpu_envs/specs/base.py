@@ -380,6 +380,8 @@ class Spec(ABC):
             of: Check only pairs that include one of these.
             drawn: Distributions of the parameters that are sampled; none of their values may break the order.
         """
+        if not self.ordered:
+            return
         ends = {n: d.with_limits(*self.settings[n].limits(precision)).range for n, d in (drawn or {}).items()}
         for pair in self.ordered:
             if not set(pair) <= values.keys() or (of is not None and not any(name in of for name in pair)):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import resolve_device
-from gpu_envs.engine.attributes import set_param
+from gpu_envs.engine.attributes import set_param_in_place
 from gpu_envs.errors import ActionError, DivergedError, did_you_mean
 from gpu_envs.evaluating import Evaluations
 from gpu_envs.progress import Progress
@@ -417,7 +417,7 @@ class Trainer:
             ValueError: The parameter cannot change in this run; the message names those that can.
         """
         for name, value in params.items():
-            set_param(self.horizon_env.env.simulation, name, value, in_place=True)
+            set_param_in_place(self.horizon_env.env.simulation, name, value)
 
     def set_schedule(self, name: str, schedule: Schedule | str | float) -> None:
         """Change a schedule from the next iteration on, without waiting for the device.
