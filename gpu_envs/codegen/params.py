@@ -1,5 +1,6 @@
 """Parameters and tables of an environment in the generated code."""
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -199,8 +200,13 @@ def distribution_numbers(config: SimulationConfig, drawn: Mapping[str, Distribut
     """Return the numbers that kernels read of each distribution, choices last, in the order of the spec."""
     names = sorted(filter(drawn.__contains__, config.spec.params), key=lambda name: isinstance(drawn[name], Choice))
     limits = {name: config.spec.params[name].limits(config.precision) for name in names}
-    limited = {name: drawn[name].with_limits(*ends) for name, ends in limits.items()}
-    return {name: (*distribution.numbers, *distribution.derived) for name, distribution in limited.items()}
+    return {name: _kernel_numbers(drawn[name], ends) for name, ends in limits.items()}
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernel_numbers(distribution: Distribution, limits: tuple[float, float]) -> tuple[float, ...]:
+    limited = distribution.with_limits(*limits)
+    return (*limited.numbers, *limited.derived)
 
 
 def draws(config: SimulationConfig, drawn: Mapping[str, Distribution]) -> dict[str, Draw]:

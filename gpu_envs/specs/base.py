@@ -5,6 +5,7 @@ The C++ structs, buffers, kernel arguments, spaces and command-line options are 
 
 import copy
 import dataclasses
+import functools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -162,8 +163,8 @@ class Spec(ABC):
         if self.drawing is not None and not isinstance(self.drawing, Drawing):
             raise TypeError(f"{self.id}: drawing is {self.drawing!r}; give gpu_envs.pictures.Drawing(draw), or None")
 
-    @property
-    def settings(self) -> dict[str, Param]:
+    @functools.cached_property
+    def settings(self) -> Mapping[str, Param]:
         """Parameters and reset options together: the fields of ``Params``, in order."""
         return {**self.params, **self.options}
 

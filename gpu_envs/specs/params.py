@@ -1,5 +1,6 @@
 """Declaration of one parameter of an environment, with its limits; validation and conversion of its values."""
 
+import ctypes
 import dataclasses
 import math
 import numbers
@@ -212,9 +213,8 @@ class Param:
 
     def limits(self, precision: str) -> tuple[float, float]:
         """Minimum and maximum of a real parameter in a precision, both finite."""
-        numbers = np.finfo(precision)
-        minimum = max(self.minimum, float(numbers.tiny if self.positive else numbers.min))
-        return minimum, min(self.maximum, float(numbers.max))
+        smallest, largest = _RANGES[precision]
+        return max(self.minimum, smallest if self.positive else -largest), min(self.maximum, largest)
 
     def distribution(self, name: str, value: Any, precision: str = "float64") -> Distribution | None:
         """Returns a distribution, given as an object or as text, if the parameter allows it; None for other values."""
@@ -234,9 +234,9 @@ class Param:
             limited = distribution.with_limits(*self.limits(precision))
         except ValueError as error:
             raise ValueError(f"parameter {name!r} {error}") from None
-        if any(math.isfinite(x) and not math.isfinite(_rounded(x, precision)) for x in distribution.numbers):
+        if any(math.isfinite(x) and not math.isfinite(_rounded_float(x, precision)) for x in distribution.numbers):
             raise ValueError(f"parameter {name!r} is drawn from {distribution}, which is not finite in {precision}")
-        minimum, maximum = float(np.finfo(precision).tiny), float(np.finfo(precision).max)
+        minimum, maximum = _RANGES[precision]
         for what, number in distribution.factors.items():
             if not minimum <= number <= maximum:
                 allowed = f"allowed in {precision}: {minimum:g} to {maximum:g}"
@@ -277,6 +277,8 @@ class Param:
 
         ``value`` is a scalar of Python or of any array library. Messages start with ``what``.
         """
+        if self.kind == "real" and type(value) is float and self._allows(value, precision):
+            return value
         array, kind, note = self.to_array(what, value), self.kind, ""
         value = value if isinstance(value, str) or array.ndim else array.item()
         is_integer = isinstance(value, numbers.Integral)
@@ -310,6 +312,12 @@ class Param:
         if array is None or array.dtype.kind not in "biufUO":
             raise ValueError(f"{what} got {_shown(value)}; allowed: {self.allowed}")
         return array
+
+    def _allows(self, number: float, precision: str) -> bool:
+        """Whether a real number, rounded to the precision, is allowed: as ``_invalid``, but fast."""
+        rounded, smallest = _rounded_float(number, precision), _RANGES[precision][0]
+        low, high = (_rounded_float(end, precision) for end in (self.minimum, self.maximum))
+        return math.isfinite(rounded) and max(low, smallest if self.positive else low) <= rounded <= high
 
     def _invalid(self, values: np.ndarray) -> np.ndarray:
         """Returns for each value whether it is not allowed, as an array."""
@@ -345,6 +353,15 @@ def _rounded(values: Any, precision: str) -> np.ndarray:
     """Real numbers as an array of the precision; infinite beyond its range."""
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(values, np.float64).astype(precision)
+
+
+_RANGES = {name: (float(np.finfo(name).tiny), float(np.finfo(name).max)) for name in ("float32", "float64")}
+"""The smallest positive normal number and the largest number of each precision."""
+
+
+def _rounded_float(number: float, precision: str) -> float:
+    """One real number rounded to the precision; infinite beyond its range."""
+    return number if precision == "float64" else ctypes.c_float(number).value
 
 
 def _as_float(number: Any) -> float:
