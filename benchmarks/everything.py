@@ -92,8 +92,11 @@ PARTS = (
     ),
     Part(
         GPU,
-        "drawn parameters, planning",
-        ("training --device cuda --only drawn --seeds 5 --rounds 5", "training --device cuda --only planning"),
+        "drawn parameters, planning, callbacks",
+        (
+            "training --device cuda --only drawn --seeds 5 --rounds 5",
+            "training --device cuda --only planning callbacks",
+        ),
     ),
     Part(GPU, "adapters and wrappers", ("adapters --device cuda",), "stable-baselines3 torchrl skrl rsl-rl-lib"),
     Part(

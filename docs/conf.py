@@ -170,20 +170,22 @@ def write_markdown(app: Sphinx, error: Exception | None) -> None:
     (out / "llms.txt").write_text("\n".join(contents))
 
 
-DIRECTIVE = re.compile(r"\.\. auto(class|data|exception|function):: (\S+)(\n +:methods:.*)?")
+DIRECTIVE = re.compile(r"\.\. auto(class|data|exception|function):: (\S+)(\n +:(?:methods|inherited-members):.*)?")
 """A directive of autodoc. The option ``:methods:`` is of this file: the methods to show, instead of all."""
 
 
-def load(name: str) -> tuple[Any, dict[str, Any]]:
+def load(name: str, *, inherited: bool = False) -> tuple[Any, dict[str, Any]]:
     """Returns a documented object, and the documented methods and properties of a class by name."""
     module, _, item_name = name.rpartition(".")
     with mock(autodoc_mock_imports):
         item = getattr(importlib.import_module(module), item_name)
-    members = {n: getattr(item, n) for n in vars(item) if n[0] != "_"} if inspect.isclass(item) else {}
+    bases = (item.__mro__[:-1] if inherited else (item,)) if inspect.isclass(item) else ()
+    members = {n: getattr(item, n) for base in bases for n in vars(base) if n[0] != "_"}
     return item, {
         n: member
         for n, member in members.items()
-        if (inspect.isroutine(vars(item)[n]) or isinstance(member, property)) and inspect.getdoc(member)
+        if (inspect.isroutine(inspect.getattr_static(item, n)) or isinstance(member, property))
+        and inspect.getdoc(member)
     }
 
 
@@ -191,20 +193,20 @@ def entries(directives: str) -> dict[str, tuple[Any, str]]:
     """Returns what autodoc directives show by qualified name: objects, methods and properties, and their docstrings."""
     shown: dict[str, tuple[Any, str]] = {}
     for kind, name, option in DIRECTIVE.findall(directives):
-        item, members = load(name)
+        item, members = load(name, inherited=":inherited-members:" in option)
         module, _, item_name = name.rpartition(".")
         if kind == "data":
             shown[name] = None, "\n".join(ModuleAnalyzer.for_module(module).find_attr_docs()["", item_name]).strip()
         else:
             shown[name] = item, inspect.getdoc(item) or ""
-        for member in re.findall(r"\w+", option)[1:] if option else members:
+        for member in re.findall(r"\w+", option)[1:] if ":methods:" in option else members:
             shown[f"{name}.{member}"] = members[member], inspect.getdoc(members[member]) or ""
     return shown
 
 
 def hide_methods(directive: re.Match[str]) -> str:
     """Returns an autodoc directive with ``:exclude-members:`` instead of ``:methods:``."""
-    if not directive[3]:
+    if ":methods:" not in (directive[3] or ""):
         return directive[0]
     hidden = load(directive[2])[1].keys() - set(re.findall(r"\w+", directive[3])[1:])
     return f".. auto{directive[1]}:: {directive[2]}\n   :exclude-members: {', '.join(hidden)}"

@@ -147,6 +147,37 @@ def test_runs_with_callbacks_resume_bit_for_bit(cut: int, tmp_path: Path, device
     assert len({row["learning_rate"] for row in rows[0]}) > ITERATIONS // 2
 
 
+def test_a_killed_run_with_callbacks_resumes_bit_for_bit(tmp_path: Path, device: str) -> None:
+    """A killed process leaves its last checkpoint, and a log with later rows."""
+    run = tmp_path / "run"
+    config = config_of(device, run_dir=str(run), checkpoint_interval=5, keep_checkpoints=9)
+    train(config, progress=False, callbacks=[Changer()])
+    rows, whole = rows_of(run / "log.csv"), last_checkpoint(run)
+    for path in RunDirectory.open(run).checkpoints.paths()[1:]:
+        path.unlink()
+    assert last_checkpoint(run)["iteration"] == 5
+    resume(run, progress=False, callbacks=[Changer()])
+    assert rows_of(run / "log.csv") == rows
+    assert_same_bits({**whole, "seconds": 0}, {**last_checkpoint(run), "seconds": 0})
+
+
+def test_changes_do_not_wait_for_the_device(device: str) -> None:
+    if device == "cpu":
+        pytest.skip("needs a CUDA device")
+    trainer = Trainer(config_of(device), callbacks=[Changer()])
+    trainer.iterate(1)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.set_params(gravity=9.5, pole_mass="uniform:0.1:0.2")
+        trainer.set_params(gravity=np.arange(8) + 1.0)
+        trainer.set_schedule("learning_rate", 0.25)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    (report,) = trainer.iterate(1)
+    assert report.learner_metrics["agent"]["learning_rate"] == 0.25
+    assert numpy_of(trainer.horizon_env.env.params["gravity"]).tolist() == list(range(1, 9))
+
+
 def test_a_resumed_run_without_its_callbacks_warns(tmp_path: Path) -> None:
     train(config_of("cpu", run_dir=str(tmp_path / "run")), progress=False, callbacks=[Changer()])
     with pytest.warns(UserWarning, match="the state of the callbacks Changer, which are not given"):

@@ -25,7 +25,7 @@ from gpu_envs.training.schedule import Schedule
 torch = pytest.importorskip("torch")
 
 from gpu_envs.errors import CheckpointError, NotWrittenError  # noqa: E402
-from gpu_envs.training import Trainer, runs, trainer  # noqa: E402 - they import torch
+from gpu_envs.training import Trainer, iterations, runs  # noqa: E402 - they import torch
 from gpu_envs.training.record import checkpoint  # noqa: E402 - they import torch
 from gpu_envs.training.record.checkpoint import Checkpoints  # noqa: E402
 from gpu_envs.training.record.run_directory import RunDirectory  # noqa: E402
@@ -414,7 +414,7 @@ def test_total_steps_cannot_be_below_the_steps_done(tmp_path: Path) -> None:
 
 
 def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*_: Any) -> None:
+    def none_left(*_: Any, **__: Any) -> None:
         raise MemoryError("Unable to allocate it")
 
     run = str(tmp_path / "run")
@@ -424,7 +424,7 @@ def test_a_run_too_large_for_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
         resume(run, total_steps=1000, progress=False)
     with pytest.raises(MemoryError, match="1 replica needs more memory than is free on cpu: use smaller hidden layers"):
         evaluate(run, device="cpu")
-    monkeypatch.setattr(trainer, "HorizonEnv", none_left)
+    monkeypatch.setattr(iterations, "HorizonEnv", none_left)
     with pytest.raises(MemoryError, match="lower num_envs to 4, or horizon to 8"):
         Trainer(small_run("cpu"))
 

@@ -4,18 +4,16 @@ import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from gpu_envs.errors import did_you_mean
-
-if TYPE_CHECKING:
-    from gpu_envs.evaluating import Evaluations
-    from gpu_envs.training.record.reports import Report, Result
-    from gpu_envs.training.trainer import Trainer
 
 
 class Callback:
     """Base class of callbacks. Any other object that has some of these methods is a callback, too.
+
+    ``trainer`` is the ``Trainer`` of the run, ``report`` a ``Report``, ``evaluations`` the result of
+    ``Trainer.evaluate``, and ``result`` that of ``train``.
 
     A callback whose next actions depend on what it has seen also has ``state_dict``, which returns dicts, lists,
     numbers, strings and tensors, and ``load_state_dict``: then a resumed run continues bit for bit. With several
@@ -25,10 +23,10 @@ class Callback:
     parameters: Sequence[str] = ()
     """Names of environment parameters that the callback gives to ``Trainer.set_params``."""
 
-    def on_start(self, trainer: "Trainer") -> None:
+    def on_start(self, trainer: Any) -> None:
         """Called once before the first iteration of a new or a resumed run."""
 
-    def on_iteration(self, trainer: "Trainer", report: "Report") -> str | None:
+    def on_iteration(self, trainer: Any, report: Any) -> str | None:
         """Called once for each iteration, in order, when the next iteration has been queued on the device.
 
         What it changes takes effect in the iteration after that, number ``report.iteration + 2``.
@@ -37,13 +35,13 @@ class Callback:
             None, or the reason to stop, which becomes ``Result.reason``: the run is saved and ends.
         """
 
-    def on_evaluation(self, trainer: "Trainer", evaluations: "Evaluations") -> None:
+    def on_evaluation(self, trainer: Any, evaluations: Any) -> None:
         """Called after each ``Trainer.evaluate``."""
 
-    def on_checkpoint(self, trainer: "Trainer", path: Path) -> None:
+    def on_checkpoint(self, trainer: Any, path: Path) -> None:
         """Called after a checkpoint has been written, in every process."""
 
-    def on_end(self, trainer: "Trainer", result: "Result") -> None:
+    def on_end(self, trainer: Any, result: Any) -> None:
         """Called once at the end of the run, after the last checkpoint."""
 
 
@@ -82,7 +80,7 @@ class Callbacks:
         finally:
             self.running = outer
 
-    def watch(self, trainer: "Trainer", report: "Report") -> str | None:
+    def watch(self, trainer: Any, report: Any) -> str | None:
         """Call ``on_iteration`` of all callbacks; return the first reason to stop, or None."""
         reasons = self.call("on_iteration", trainer, report)
         for reason in reasons:

@@ -52,7 +52,7 @@ class Result:
     run_dir: str | None
     """Run directory; None: the run has none."""
     reason: str
-    """Reason why the run stopped: ``total_steps``, ``target_return`` or ``interrupted``."""
+    """Reason why the run stopped: ``total_steps``, ``target_return``, ``interrupted``, or the reason of a callback."""
     iterations: int
     """Number of updates, including those before a run was resumed."""
     steps: int
@@ -291,6 +291,7 @@ class History:
         iteration: The last iteration that was added.
         held: The reports that are neither delivered to callbacks nor logged.
         newest: The newest report.
+        wait: Waits for the report of the newest iteration, and returns it; set by the trainer.
         unlogged: The reports since the last row of the log.
         extra: Values of the next row that ``Trainer.log`` has added.
     """
@@ -308,6 +309,7 @@ class History:
         self._logged = self.episodes
         self.held: collections.deque[Report] = collections.deque()
         self.newest: Report | None = None
+        self.wait: Callable[[], Report]
         self.unlogged: list[IterationReport] = []
         self.extra: dict[str, float] = {}
         self.log: RunLog | None = None
@@ -341,15 +343,13 @@ class History:
         return target is not None and self._windows[role].full and self.episodes.roles[role][0] >= target
 
     def open_log(self, path: Path, iteration: int) -> None:
-        """Start or resume a log; rows after ``iteration`` are dropped."""
-        self.log = RunLog(path, iteration)
+        """Start or resume a log; rows after ``iteration``, and of reports that are still held, are dropped."""
+        self.log = RunLog(path, self.held[0].iteration - 1 if self.held else iteration)
 
-    def hold(self, report: IterationReport, newest: Callable[[], Report]) -> None:
-        """Keep a report that was added, until it is delivered and logged; ``newest``: as of ``Report``."""
-        self._hold(report, self.episodes, newest)
-
-    def _hold(self, report: IterationReport, episodes: EpisodeMeans, newest: Callable[[], Report]) -> None:
-        self.newest = Report(report, episodes, self._config.steps_at(report.iteration), newest)
+    def hold(self, report: IterationReport, episodes: EpisodeMeans | None = None) -> None:
+        """Keep a report until it is delivered and logged, with the present means of episodes, or the given ones."""
+        steps = self._config.steps_at(report.iteration)
+        self.newest = Report(report, episodes or self.episodes, steps, self.wait)
         self.held.append(self.newest)
 
     def log_report(self, report: Report, seconds: float, speed: float, *, row: bool) -> None:
@@ -380,8 +380,8 @@ class History:
             "extra": dict(self.extra),
         }
 
-    def load(self, state: Mapping[str, Any], newest: Callable[[], Report]) -> None:
-        """Restore a result of ``state``; ``newest``: as of ``Report``."""
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore a result of ``state``."""
         self._windows = {name: EpisodeWindow(2, state["windows"][name]) for name in self._windows}
         self._metric_windows = {name: EpisodeWindow(1, state["metrics"][name]) for name in self._metric_windows}
         self.episodes = self._means()
@@ -389,7 +389,7 @@ class History:
         self.extra = dict(state.get("extra") or {})
         self.held.clear()
         for number, learners, rollout, update, roles, metrics in state.get("held") or ():
-            self._hold(IterationReport(number, {}, learners, rollout, update), EpisodeMeans(roles, metrics), newest)
+            self.hold(IterationReport(number, {}, learners, rollout, update), EpisodeMeans(roles, metrics))
 
 
 def _state_of_report(report: IterationReport) -> list[Any]:
