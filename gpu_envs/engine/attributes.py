@@ -1,6 +1,6 @@
 """Parameters and attributes by name: one value for all replicas, or one for each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from gpu_envs.codegen import draws
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.derived import Derived
-from gpu_envs.specs.distributions import Distribution, stored
+from gpu_envs.specs.distributions import Choice, Distribution, stored
+from gpu_envs.specs.params import ParamValue
 
 
 def constructor_value(sim: Simulation, name: str) -> Any:
@@ -83,39 +84,44 @@ def set_param(sim: Simulation, name: str, values: Any) -> None:
         sim.set_params({n: v for n, v in after.items() if n == name or isinstance(spec.settings[n], Derived)}, drawn)
 
 
-def set_param_in_place(sim: Simulation, name: str, values: Any) -> None:
-    """Set a parameter without compiling or waiting for the device; raise a ValueError if that is impossible.
+def set_params_in_place(sim: Simulation, params: Mapping[str, Any]) -> None:
+    """Set parameters, all or none, without compiling or waiting for the device; a ValueError if that is impossible.
 
     Values that were written into live arrays of other parameters are not read, and so not checked.
     """
     config, spec = sim.config, sim.config.spec
-    _check_name(sim, name)
-    param, precision = spec.settings[name], config.precision
     with sim.lock:
-        distribution = spec.drawn({name: values}, precision).get(name)
-        _check_in_place(sim, name, values, distribution)
-        if distribution is not None:
-            drawn = {**sim.drawn, name: distribution}
-            spec.check_order(sim.known_params, precision, of=(name,), drawn=drawn)
-            sim.write_distributions(drawn)
-            return
-        value = param.check(name, values, config.num_envs, precision, sim.sizes_of(name))
-        changed = {name: value}
-        if any(isinstance(other, Derived) for other in spec.params.values()):
-            after = spec.with_derived({**sim.known_params, name: value}, config.num_envs, precision, sim.drawn)
+        drawn, changed, starts = dict(sim.drawn), dict[str, ParamValue](), dict[str, float]()
+        for name, values in params.items():
+            _check_name(sim, name)
+            distribution = spec.drawn({name: values}, config.precision).get(name)
+            _check_in_place(sim, name, values, distribution)
+            if distribution is not None:
+                drawn[name], starts[name] = distribution, distribution.start
+            else:
+                param, sizes = spec.settings[name], sim.sizes_of(name)
+                changed[name] = param.check(name, values, config.num_envs, config.precision, sizes)
+        after = {**sim.known_params, **starts, **changed}
+        if changed and any(isinstance(other, Derived) for other in spec.params.values()):
+            after = spec.with_derived(after, config.num_envs, config.precision, drawn)
             changed |= {n: after[n] for n in sim.param_arrays if isinstance(spec.settings[n], Derived)}
-        spec.check_order({**sim.known_params, **changed}, precision, of=changed, drawn=sim.drawn)
+        spec.check_order(after, config.precision, of=params, drawn=drawn)
+        if starts:
+            sim.write_distributions(drawn)
         sim.write_params(changed)
+        sim.known_params = after
 
 
 def _check_in_place(sim: Simulation, name: str, values: Any, distribution: Distribution | None) -> None:
     """Raise a ValueError unless a parameter's values, or its distribution's numbers, are in memory of the device."""
-    shared = sim.layout.per_replica - sim.drawn.keys()
+    settings = sim.config.spec.settings
+    shared = {n for n in sim.layout.per_replica - sim.drawn.keys() if not isinstance(settings[n], Derived)}
     if name in sim.drawn:
         now = sim.drawn[name]
         if distribution is not None and draws(sim.config, {name: distribution}) == draws(sim.config, {name: now}):
             return
-        problem = f"{name!r} is drawn from {now}, and can only get other numbers, as {type(now).__name__}"
+        count = " of as many numbers" if isinstance(now, Choice) else ""
+        problem = f"{name!r} is drawn from {now}, and can only change to another {type(now).__name__}{count}"
     elif name in shared and distribution is None:
         return
     elif name in shared:

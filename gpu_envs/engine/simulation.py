@@ -238,7 +238,6 @@ class Simulation:
                 self.arrays.write(array, np.ascontiguousarray(np.broadcast_to(value, array.shape), dtype_name(array)))
             else:
                 self.arrays.fill(array, value)
-        self.known_params = {**self.known_params, **changed}
         self._remember_checked()
 
     @contextlib.contextmanager

@@ -253,18 +253,28 @@ class Player:
 
     def replace(self, state: Mapping[str, Any], run: Run, source: str) -> None:
         """Replace a frozen policy in place; ValueError if the other policy, of ``run``, has another network."""
+        self.check_replacement(state, run, source)
+        self._load_weights(state)
+        self._frozen = run, source
+
+    def check_replacement(self, state: Mapping[str, Any], run: Run, source: str) -> None:
+        """Raise a ValueError or a CheckpointError unless ``replace`` accepts these arguments."""
         assert self._frozen is not None
+        assert isinstance(self.networks, TorchNetworks)
         if (difference := _network_difference(self._frozen[0], run)) is not None:
             name, now, other = difference
             raise ValueError(
                 f"the policy {source} cannot replace {self._frozen[1]}: its {name} is {other!r}, not {now!r}; give a "
                 "policy with an equal network"
             )
-        try:
-            self._load_weights(state)
-        except RuntimeError as error:
-            raise ValueError(f"the weights of {source} do not fit {self._frozen[1]}: {error}") from None
-        self._frozen = run, source
+        scale, epsilon = self.networks.scale, self.networks.epsilon
+        example = {
+            "module": self.networks.module.state_dict(),
+            "observations": None if scale is None else scale.state(),
+            "epsilon": epsilon,
+        }
+        check_structure(example, {name: state.get(name) for name in example}, f"the policy {source}: its state")
+        check_finite(state["module"], source)
 
 
 def _network_difference(run: Run, other: Run) -> tuple[str, Any, Any] | None:

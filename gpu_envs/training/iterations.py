@@ -33,7 +33,7 @@ from gpu_envs.training.process.device import (
 )
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.checkpoint import FORMAT
-from gpu_envs.training.record.reports import History, IterationReport, ReportQueue
+from gpu_envs.training.record.reports import REQUESTS, History, IterationReport, ReportQueue
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.evaluation import shared_actions
 from gpu_envs.training.rollout.fused_rollout import FusedRollout
@@ -131,7 +131,7 @@ class Iterations:
         names = {name: learner.metric_names for name, learner in self.learners.items()}
         depth = MAX_PENDING if self._on_gpu else 1
         self._reports = ReportQueue(roles, names, config.horizon, device, depth, metrics)
-        self._metrics, self._stop_request = (torch.zeros(size, device=device) for size in (self._reports.size, 1))
+        self._metrics, self._requests = (torch.zeros(size, device=device) for size in (self._reports.size, REQUESTS))
         self.history = History(config, roles, plan.policies[next(iter(names))][0].role.name, metrics)
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules.values()]
@@ -163,7 +163,7 @@ class Iterations:
         self.horizon_env.drop_staggered_episodes()
         episodes = [sums.flatten() for sums in self.horizon_env.episodes(self._episode_sums)]
         metrics = [learner.metrics for learner in self.learners.values()]
-        torch.cat([*episodes, *metrics, self._stop_request], out=self._metrics)
+        torch.cat([*episodes, *metrics, self._requests], out=self._metrics)
         # sums over processes for episodes, maxima for the rest: learners' metrics differ only in largest_observation
         self.group.reduce_metrics(self._metrics, sum(sums.numel() for sums in episodes))
 
@@ -318,6 +318,7 @@ class Iterations:
             self._random.load(state["random"])
         else:  # new episodes and random numbers, different from those at the start of the run
             when = str(state["iteration"])
+            self.horizon_env.load_params(state)
             self._reset_envs(when)
             self._random.load(RandomState(self.config.seed, self.device, self.group.rank, when).state())
         self._threads = self.config.cpu_threads or int(state["threads"])

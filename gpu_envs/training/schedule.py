@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -19,7 +20,8 @@ class Schedule:
     """Pairs of progress and value, by increasing progress; constant before the first and after the last point."""
 
     def __post_init__(self) -> None:
-        """Check that progress increases within 0 to 1, and that values are finite."""
+        """Convert to floats; check that progress increases within 0 to 1, and that values are finite."""
+        object.__setattr__(self, "points", tuple((float(at), float(value)) for at, value in self.points))
         progress = [at for at, _ in self.points]
         if not self.points or progress != sorted(set(progress)) or min(progress) < 0 or max(progress) > 1:
             raise ValueError(f"the progress of a schedule is {progress}; give increasing numbers from 0 to 1")
@@ -31,7 +33,7 @@ class Schedule:
         """Convert a number, pairs of progress and value, or text such as ``0.001`` or ``0:0.001,0.5:0.001,1:0``."""
         if isinstance(source, Schedule):
             return source
-        if isinstance(source, int | float) and not isinstance(source, bool):
+        if isinstance(source, numbers.Real) and not isinstance(source, bool):
             return cls(((0.0, float(source)),))
         try:
             if isinstance(source, str) and "," not in source and ":" not in source:

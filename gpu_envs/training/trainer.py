@@ -1,13 +1,15 @@
 """A training run: its loop, its callbacks and its checkpoints."""
 
+import dataclasses
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
 
-from gpu_envs.engine.attributes import set_param_in_place
+from gpu_envs.engine.attributes import set_params_in_place
 from gpu_envs.errors import DivergedError, did_you_mean
 from gpu_envs.evaluating import Evaluations
 from gpu_envs.progress import Progress
@@ -16,7 +18,8 @@ from gpu_envs.training.assembly import latest_policy
 from gpu_envs.training.callbacks.base import Callbacks
 from gpu_envs.training.iterations import Iterations
 from gpu_envs.training.process.signals import interruption, peer_monitor
-from gpu_envs.training.record.reports import Report, Result
+from gpu_envs.training.record.log import LEADING_COLUMNS
+from gpu_envs.training.record.reports import IterationReport, Report, Result
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import save_together, state_of_process
 from gpu_envs.training.rollout.evaluation import TrainedPolicies, play
@@ -78,8 +81,9 @@ class Trainer(Iterations):
             MemoryError: The device has too little memory; the message says which setting to lower, and to what value.
             RuntimeError: Another thread of this process makes, trains or evaluates policies at the same time.
         """
-        self._callbacks, self._changed_schedules = Callbacks(callbacks), dict[str, str]()
-        self._save_requested = self._stop_received = False
+        self._callbacks, self._changed_schedules = Callbacks(callbacks), dict[str, list[str]]()
+        self._save_requested = False
+        self._received = {"stop": False, "save": False}
         self._meter: _Meter | None = None
         self._wish = ""
         self._failure: Exception | None = None
@@ -105,6 +109,8 @@ class Trainer(Iterations):
             DivergedError: A loss or an observation is NaN or infinite.
         """
         config, history, callbacks = self.config, self.history, self._callbacks
+        self._check_not_in_callback()
+        callbacks.check_states()
         self.prepare()
         quiet = self.group.rank > 0 or (None if progress is None else not progress)
         bar = Progress(config.steps_at(config.iterations), quiet, target=history.target, header=self._header())
@@ -114,7 +120,8 @@ class Trainer(Iterations):
             torch.cuda.synchronize(self.device)
         peers = self.group.local_peers()
         self._meter = _Meter(bar, self.seconds, self.steps, time.perf_counter())
-        self._wish, self._failure = "", None
+        self._wish, self._failure, together = "", None, self.group.size > 1
+        self._received = dict.fromkeys(self._received, False)
         reason = "total_steps" if self.iteration >= config.iterations else ""
         reason = "target_return" if history.target_reached else reason
         try:
@@ -125,16 +132,20 @@ class Trainer(Iterations):
                     last = self.iteration >= config.iterations
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                     self._receive(wait_for_all=last or due)
-                    requested = self._stop_received
+                    # before callbacks are called: one of them may wait for the newest report, in one process only
+                    received, reached = dict(self._received), history.target_reached
                     self._deliver()
-                    stopped = interrupted.is_set() or bool(self._wish)
-                    if self.group.size > 1:  # all processes stop after the iteration whose report has a stop request
-                        self._stop_request.fill_(float(stopped))
-                        stopped = requested
-                    due = due or self._save_requested
+                    requests = [interrupted.is_set() or bool(self._wish), self._save_requested]
+                    if together:  # all processes stop or save after the iteration whose report has a request
+                        for k, requested in enumerate(requests):
+                            self._requests[k].fill_(float(requested))
+                        requests, self._received["save"] = [*received.values()], False
+                    (stopped, save), self._save_requested = requests, False
+                    due = due or save
                     if stopped or due:
                         self._receive(wait_for_all=True)
-                    if history.target_reached:
+                        reached = history.target_reached
+                    if reached:
                         reason = "target_return"
                         if stopped and history.iteration == self.iteration and self._on_gpu and not (due or last):
                             self._run_iteration()  # without the interruption, this iteration would have been queued
@@ -146,7 +157,8 @@ class Trainer(Iterations):
                         self.save()
                 self._reports.receive(wait_for_all=True)
                 self._deliver(newest_too=reason != "interrupted")
-                if history.unlogged and reason != "interrupted":  # a resumed run completes an interrupted row
+                # a resumed run completes the row of an interrupted one
+                if history.unlogged and reason != "interrupted" and self._failure is None:
                     history.write(self.iteration, self.seconds, self._meter.speed(self.steps))
                 self.save()
         finally:
@@ -162,6 +174,16 @@ class Trainer(Iterations):
         callbacks.call("on_end", self, result)
         return result
 
+    def iterate(self, count: int) -> list[IterationReport]:
+        """Run iterations without logging, stopping, saving or calling callbacks; return their reports."""
+        self._check_not_in_callback()
+        return super().iterate(count)
+
+    def _check_not_in_callback(self) -> None:
+        """Raise a RuntimeError if a callback is running."""
+        if self._callbacks.running:
+            raise RuntimeError("a callback cannot call run or iterate: the run that called it continues by itself")
+
     def _header(self) -> list[str]:
         """Return a line per learning policy with its algorithm, device and engine."""
         lines = []
@@ -175,7 +197,8 @@ class Trainer(Iterations):
         history, meter = self.history, self._meter
         assert meter is not None
         for report in self._reports.receive(wait_for_all=wait_for_all):
-            self._stop_received = self._stop_received or report.stop
+            self._received["stop"] |= report.stop
+            self._received["save"] |= report.save
             if history.target_reached:
                 continue  # later reports do not change the reason or the returns
             self._record_and_check(report)
@@ -190,19 +213,18 @@ class Trainer(Iterations):
         Callbacks receive a report when the next iteration has been queued, on every device and in a resumed run: the
         report of the newest iteration waits, unless nothing watches it, or it is the last (``newest_too``).
         """
-        history, meter, self._save_requested = self.history, self._meter, False
+        history, meter = self.history, self._meter
         assert meter is not None
         end = self.iteration + (newest_too or not self._callbacks.watching)
-        while history.held and history.held[0].iteration < end:
+        while history.held and history.held[0].iteration < end and self._failure is None:
             report = history.held.popleft()
-            if self._failure is None:
-                try:
-                    wish = self._callbacks.watch(self, report)
-                    self._wish = self._wish or wish or ""
-                except DivergedError:
-                    raise  # there is nothing to save
-                except Exception as error:  # noqa: BLE001
-                    self._wish, self._failure = f"{type(error).__name__}: {error}", error
+            try:
+                wish = self._callbacks.watch(self, report)
+                self._wish = self._wish or wish or ""
+            except DivergedError:
+                raise  # there is nothing to save
+            except Exception as error:  # noqa: BLE001
+                self._wish, self._failure = f"{type(error).__name__}: {error}", error
             is_last = history.target_reached and report.iteration == history.iteration
             row = report.iteration % self.config.log_interval == 0 and not is_last
             history.log_report(report, self.seconds, meter.speed(report.steps), row=row)
@@ -213,7 +235,11 @@ class Trainer(Iterations):
         return self.group.rank == 0
 
     def log(self, name: str, value: float) -> None:
-        """Add a value to the next row of the log, as a column of its own; a later value replaces it."""
+        """Add a value to the next row of the log, in a column ``name``; a later value replaces it."""
+        if not (isinstance(name, str) and name.isascii() and name.isprintable() and name):
+            raise ValueError(f"the name of a column is {name!r}; give a text of ASCII characters")
+        if name in (*LEADING_COLUMNS, "steps_per_second") or name in (self.history.newest or ()):
+            raise ValueError(f"the log already has a column {name!r}; give the value another name")
         self.history.extra[name] = float(value)
 
     def set_params(self, **params: Any) -> None:
@@ -225,10 +251,9 @@ class Trainer(Iterations):
                 ``Uniform(0.1, 0.5)``, for a parameter that is drawn: replicas draw from them in their next episodes.
 
         Raises:
-            ValueError: The parameter cannot change in this run; the message names those that can.
+            ValueError: A parameter cannot change in this run, or not to this value: nothing has changed.
         """
-        for name, value in params.items():
-            set_param_in_place(self.horizon_env.env.simulation, name, value)
+        set_params_in_place(self.horizon_env.env.simulation, params)
 
     def set_schedule(self, name: str, schedule: Schedule | str | float) -> None:
         """Change a schedule from the next iteration on, without waiting for the device.
@@ -238,43 +263,56 @@ class Trainer(Iterations):
                 ``runner.learning_rate``.
             schedule: A number, or a schedule over the whole run.
         """
-        schedules = {(n, key): target for n, lr in self.learners.items() for key, (_, target) in lr.schedules.items()}
-        policy, _, setting = name.rpartition(".")
-        targets = [target for (owner, key), target in schedules.items() if key == setting and policy in ("", owner)]
-        if not targets:
-            names = dict.fromkeys(key for _, key in schedules) | dict.fromkeys(map(".".join, schedules))
+        all_of = {f"{n}.{key}": (learner, key) for n, learner in self.learners.items() for key in learner.schedules}
+        chosen = {full: found for full, found in all_of.items() if name in (full, found[1])}
+        if not chosen:
+            names = [*dict.fromkeys(key for _, key in all_of.values()), *all_of]
             raise ValueError(f"there is no schedule {name!r}{did_you_mean(name, names)} There are: {', '.join(names)}")
         parsed = Schedule.of(schedule)
-        for target in targets:
+        for learner, key in chosen.values():
+            changed: dict[str, Any] = {key: parsed}
+            dataclasses.replace(learner.algorithm, **changed)  # raises for values that are not allowed
+        for full, (learner, key) in chosen.items():
+            before, target = learner.schedules[key]
             self._schedules.change(target, parsed)
-        self._changed_schedules[name] = str(parsed)
+            self._changed_schedules[full] = [str(Schedule.of(before)), str(parsed)]
 
     def replace_opponent(self, role: str, source: str) -> None:
         """Replace the weights of a frozen policy by those of another with an equal network.
 
         Args:
-            role: Role or agent for which the frozen policy acts.
+            role: Role or agent for which the frozen policy acts; if several act for a role, all are replaced.
             source: The name of a policy that learns in this run, whose present weights are copied; or ``RUN`` or
                 ``RUN:POLICY`` for a policy of another run.
         """
-        frozen = {name: player for player in self.players.values() for name in player.opponents}
-        if role not in frozen:
+        frozen = [player for player in self.players.values() if role in player.opponents]
+        if not frozen:
+            names = dict.fromkeys(name for player in self.players.values() for name in player.opponents)
             raise ValueError(
-                f"no frozen policy acts for {role!r}{did_you_mean(role, frozen)} Frozen policies act for: "
-                f"{', '.join(frozen) or 'none'}"
+                f"no frozen policy acts for {role!r}{did_you_mean(role, names)} Frozen policies act for: "
+                f"{', '.join(names) or 'none'}"
             )
         if source in self.learners:
-            state = self.learners[source].state(copy_buffers=False)
-            frozen[role].replace(state, self.config.for_policy(source), f"{source} of iteration {self.iteration}")
+            state: Mapping[str, Any] = self.learners[source].state(copy_buffers=False)
+            found = [(state, self.config.for_policy(source), f"{source} of iteration {self.iteration}")] * len(frozen)
+        elif Path(source.partition(":")[0]).is_dir():
+            found = [latest_policy(source, player.policy_rows) for player in frozen]
         else:
-            frozen[role].replace(*latest_policy(source, frozen[role].policy_rows))
+            raise ValueError(
+                f"{source!r} is neither a policy that learns in this run{did_you_mean(source, self.learners)} nor the "
+                f"folder of a run. Policies that learn: {', '.join(self.learners)}"
+            )
+        for player, policy in zip(frozen, found, strict=True):
+            player.check_replacement(*policy)
+        for player, policy in zip(frozen, found, strict=True):
+            player.replace(*policy)
 
     def _newest_report(self) -> Report:
         """Wait for the newest iteration, and return its report; the log has the time."""
-        start = time.perf_counter()
-        self._receive(wait_for_all=True)
-        name = "callback_wait_seconds"
-        self.log(name, self.history.extra.get(name, 0.0) + time.perf_counter() - start)
+        if self._meter is not None:
+            start, extra, name = time.perf_counter(), self.history.extra, "callback_wait_seconds"
+            self._receive(wait_for_all=True)
+            extra[name] = extra.get(name, 0.0) + time.perf_counter() - start
         assert self.history.newest is not None
         return self.history.newest
 
@@ -286,14 +324,17 @@ class Trainer(Iterations):
         expected = self.state(copy_buffers=False) | {"recent": [(0, metrics, 0.0, 0.0)]}
         state = state_of_process(expected, state, self.group.rank, same_processes=same_processes)
         self._restore(state, same_processes=same_processes)
-        for name, schedule in (state.get("schedules") or {}).items():
-            self.set_schedule(name, schedule)
+        for name, (before, schedule) in (state.get("schedules") or {}).items():
+            policy, _, key = name.rpartition(".")
+            if before == str(Schedule.of(self.learners[policy].schedules[key][0])):  # the run has not changed it since
+                self.set_schedule(name, schedule)
         self._callbacks.load(state.get("callbacks") or {})
 
     def save(self) -> None:
         """Write a checkpoint, if a process of the group has a run directory.
 
-        In a callback, it is written when all callbacks have been called; with several processes, all must ask for it.
+        In a callback, it is written after all callbacks have been called; with several processes, after the same
+        iteration in all, also if only one asks for it.
 
         Raises:
             DivergedError: A weight is not finite.

@@ -7,7 +7,7 @@ import pytest
 from harness import assert_same_bits, numpy_of
 
 import gpu_envs
-from gpu_envs.engine.attributes import set_param_in_place
+from gpu_envs.engine.attributes import set_params_in_place
 
 CASES: dict[str, tuple[str, dict[str, Any], str, Any]] = {
     "a number": ("CartPole-v1", {"gravity": [9.0, 9.5]}, "gravity", 10.0),
@@ -25,7 +25,7 @@ def test_in_place_equals_set_attr(name: str, device: str) -> None:
     for env in envs:
         env.reset(seed=0)
     program = envs[0].simulation.program
-    set_param_in_place(envs[0].simulation, changed, value)
+    set_params_in_place(envs[0].simulation, {changed: value})
     assert envs[0].simulation.program is program
     envs[1].set_attr(changed, value)
     for env in envs:
@@ -35,10 +35,26 @@ def test_in_place_equals_set_attr(name: str, device: str) -> None:
     assert envs[0].distributions == envs[1].distributions
 
 
-def test_an_ordered_pair_is_checked() -> None:
-    env = gpu_envs.make("TagContinuous-v0", 2, min_turn=[-1.0, -1.0], max_turn=[1.0, 1.0])
-    with pytest.raises(ValueError, match="'min_turn' must not exceed 'max_turn'"):
-        set_param_in_place(env.simulation, "min_turn", 2.0)
-    set_param_in_place(env.simulation, "min_turn", 0.5)
-    with pytest.raises(ValueError, match="'min_turn' must not exceed 'max_turn'"):
-        set_param_in_place(env.simulation, "max_turn", [0.6, 0.4])
+def test_all_or_none_and_ordered_pairs() -> None:
+    env = gpu_envs.make(
+        "TagContinuous-v0", 2, min_turn=[-1.0, -1.0], max_turn=[1.0, 1.0], min_acceleration="uniform:0:0.1"
+    )
+    for wrong in (
+        {"min_turn": 2.0},
+        {"max_turn": [0.6, -2.0]},
+        {"min_turn": 0.0, "max_turn": 0.5, "min_acceleration": 1},
+    ):
+        with pytest.raises(ValueError, match=r"must not exceed|can only change to another Uniform"):
+            set_params_in_place(env.simulation, wrong)
+        assert [numpy_of(env.params[name]).tolist() for name in ("min_turn", "max_turn")] == [[-1, -1], [1, 1]]
+    set_params_in_place(env.simulation, {"min_turn": 2.0, "max_turn": 3.0})
+    assert [numpy_of(env.params[name]).tolist() for name in ("min_turn", "max_turn")] == [[2, 2], [3, 3]]
+
+
+def test_a_drawn_parameter_has_the_order_of_its_new_range() -> None:
+    params: dict[str, Any] = {"min_acceleration": "uniform:0.2:0.3", "max_acceleration": [0.5, 0.5]}
+    env = gpu_envs.make("TagContinuous-v0", 2, **params)
+    set_params_in_place(env.simulation, {"min_acceleration": "uniform:-0.3:-0.2"})
+    set_params_in_place(env.simulation, {"max_acceleration": -0.1})
+    with pytest.raises(ValueError, match="'min_acceleration' must not exceed"):
+        set_params_in_place(env.simulation, {"max_acceleration": -0.25})

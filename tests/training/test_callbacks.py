@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of
 from ranks import run_ranks
-from trainers import GRID, call_after, last_checkpoint, rows_of, small_run
+from trainers import FIELD, FIELD_PARAMS, GRID, call_after, last_checkpoint, rows_of, small_run
 
 torch = pytest.importorskip("torch")
 
@@ -212,9 +212,9 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another kind": (
         {"pole_mass": "normal:0.1:0.01"},
-        "is drawn from uniform:0.05:0.4, and can only get other numbers",
+        "is drawn from uniform:0.05:0.4, and can only change to another Uniform",
     ),
-    "a number for a distribution": ({"pole_mass": 0.1}, "can only get other numbers, as Uniform"),
+    "a number for a distribution": ({"pole_mass": 0.1}, "can only change to another Uniform"),
     "a distribution for a number": ({"gravity": "uniform:9:10"}, "was not drawn from a distribution"),
     "compiled in": ({"kinematics_integrator": "semi-implicit"}, "it is compiled in"),
     "unknown": ({"gravty": 1.0}, "no attribute 'gravty'"),
@@ -314,13 +314,116 @@ def test_opponents_are_replaced(tmp_path: Path, device: str) -> None:
         trainer.replace_opponent("tagger", str(tmp_path / "wide"))
 
 
+def test_schedules_after_a_resume(tmp_path: Path) -> None:
+    """The last change counts; a setting that the resumed run changes replaces it."""
+
+    class Once(Callback):
+        def on_iteration(self, trainer: Trainer, report: Any) -> None:
+            if report.iteration == 1:
+                for name, value in (("learning_rate", 1e-3), ("agent.learning_rate", 2e-3), ("learning_rate", 3e-3)):
+                    trainer.set_schedule(name, value)
+
+    run = tmp_path / "run"
+    train(config_of("cpu", run_dir=str(run)), progress=False, callbacks=[Once()])
+    resume(run, progress=False, total_steps=2 * STEPS)
+    assert float(rows_of(run / "log.csv")[-1]["learning_rate"]) == pytest.approx(3e-3)
+    resume(run, progress=False, total_steps=3 * STEPS, learning_rate=5e-5)
+    assert float(rows_of(run / "log.csv")[-1]["learning_rate"]) == pytest.approx(5e-5)
+    with pytest.raises(ValueError, match="learning_rate"):
+        Trainer(config_of("cpu")).set_schedule("learning_rate", -1.0)
+
+
+def test_changed_parameters_are_known_after_a_resume(tmp_path: Path) -> None:
+    class Two(Callback):
+        parameters = ("min_acceleration", "max_acceleration")
+
+        def on_iteration(self, trainer: Trainer, report: Any) -> None:
+            if report.iteration == 1:
+                trainer.set_params(min_acceleration=4.0, max_acceleration=5.0)
+            if report.iteration == 5:
+                trainer.set_params(min_acceleration=4.5)
+
+    config = config_of(
+        "cpu", env=FIELD, params=FIELD_PARAMS, run_dir=str(tmp_path / "run"), checkpoint_interval=3, keep_checkpoints=9
+    )
+    train(config, progress=False, callbacks=[Two()])
+    whole = last_checkpoint(tmp_path / "run")
+    for path in RunDirectory.open(tmp_path / "run").checkpoints.paths()[1:]:
+        path.unlink()
+    resume(tmp_path / "run", progress=False, callbacks=[Two()])
+    assert_same_bits(whole["environment"], last_checkpoint(tmp_path / "run")["environment"])
+
+
+@pytest.mark.parametrize("state", [[1, 2], 3.5, "text", True, None, {"a": {"b": [torch.ones(2)]}}])
+def test_any_plain_state_is_restored(state: Any, tmp_path: Path) -> None:
+    class Stateful(Callback):
+        loaded: Any = "nothing"
+
+        def state_dict(self) -> Any:
+            return state
+
+        def load_state_dict(self, loaded: Any) -> None:
+            self.loaded = loaded
+
+    train(config_of("cpu", run_dir=str(tmp_path / "run")), progress=False, callbacks=[Stateful()])
+    again = Stateful()
+    resume(tmp_path / "run", progress=False, total_steps=STEPS + 1, callbacks=[again])
+    assert_same_bits({"state": again.loaded}, {"state": state})
+
+
+def test_a_state_that_cannot_be_saved_is_refused_before_the_first_iteration(tmp_path: Path) -> None:
+    class Stateful(Callback):
+        def state_dict(self) -> Any:
+            return {"seen": {1, 2}}
+
+        def load_state_dict(self, state: Any) -> None:
+            raise AssertionError(state)
+
+    with pytest.raises(TypeError, match=r"state_dict of the callback Stateful\['seen'\] is a set"):
+        train(config_of("cpu", run_dir=str(tmp_path / "run")), progress=False, callbacks=[Stateful()])
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "steps", "return", "kl", "steps_per_second", 3])
+def test_names_that_a_log_cannot_have(name: Any) -> None:
+    class Logger(Callback):
+        def on_iteration(self, trainer: Trainer, _report: Any) -> None:
+            trainer.log(name, 1.0)
+
+    with pytest.raises(ValueError, match=r"the name of a column is|already has a column"):
+        Trainer(config_of("cpu"), callbacks=[Logger()]).run(progress=False)
+
+
+def test_a_report_that_nobody_received_is_delivered_after_a_resume(tmp_path: Path) -> None:
+    class Broken(Callback):
+        def on_iteration(self, _trainer: Trainer, report: Any) -> None:
+            if report.iteration == 3:
+                raise RuntimeError("out of ideas")
+
+    run, recorder = tmp_path / "run", Recorder()
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        train(config_of("cpu", run_dir=str(run)), progress=False, callbacks=[Broken()])
+    resume(run, progress=False, callbacks=[recorder])
+    assert [call[1] for call in recorder.calls if call[0] == "iteration"] == list(range(4, ITERATIONS + 1))
+
+
+@pytest.mark.parametrize("method", ["run", "iterate"])
+def test_callbacks_cannot_train(method: str) -> None:
+    class Nested(Callback):
+        def on_iteration(self, trainer: Trainer, _report: Any) -> None:
+            getattr(trainer, method)(*[1] * (method == "iterate"))
+
+    with pytest.raises(RuntimeError, match="a callback cannot call run or iterate"):
+        Trainer(config_of("cpu"), callbacks=[Nested()]).run(progress=False)
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a class": (lambda: Recorder, "Recorder is a class; give an object, such as Recorder()"),
     "a misspelled method": (
-        type("Mine", (), {"on_iterations": None}),
+        type("Mine", (), {"on_iterations": print}),
         "'on_iterations'. Did you mean 'on_iteration'",
     ),
     "no method": (lambda: 3, "3 is no callback: it has none of the methods on_start"),
+    "a text": (type("Mine", (Recorder,), {"parameters": "gravity"}), "is a text; give a tuple of names, such as"),
     "half a state": (type("Mine", (Recorder,), {"state_dict": None}), "needs both state_dict and load_state"),
 }
 
@@ -348,9 +451,9 @@ def test_a_wrong_result_and_parameter() -> None:
 
 
 def stopped_together(group: Any, device: str, folder: Path) -> list[Any]:
-    """Train with a callback that stops, and with one that fails, in the second process only."""
+    """Train with a callback that stops, saves or fails in the second process only."""
     found = []
-    for name in ("stop", "fail"):
+    for name in ("stop", "save", "fail"):
 
         class Second(Recorder):
             def on_iteration(self, trainer: Trainer, report: Any, kind: str = name) -> Any:
@@ -358,8 +461,11 @@ def stopped_together(group: Any, device: str, folder: Path) -> list[Any]:
                 if trainer.is_main or report.iteration < 3:
                     return None
                 if kind == "fail":
+                    trainer.save()
                     raise RuntimeError("out of ideas")
-                return "enough"
+                if kind == "save" and report.iteration == 3:
+                    trainer.save()
+                return "enough" if kind == "stop" else None
 
         second = Second()
         try:
@@ -370,12 +476,40 @@ def stopped_together(group: Any, device: str, folder: Path) -> list[Any]:
     return found
 
 
-def test_several_processes_stop_at_the_same_iteration(tmp_path: Path) -> None:
+def test_several_processes_stop_and_save_at_the_same_iteration(tmp_path: Path) -> None:
     first, second = run_ranks(2, stopped_together, tmp_path / "ranks", tmp_path)
-    assert [reason for reason, _ in first] == ["enough", "RuntimeError: out of ideas"]
-    assert [reason for reason, _ in second] == ["enough", "out of ideas"]
+    assert [reason for reason, _ in first] == ["enough", "total_steps", "RuntimeError: out of ideas"]
+    assert [reason for reason, _ in second] == ["enough", "total_steps", "out of ideas"]
     done = {name: last_checkpoint(tmp_path / name)["iteration"] for name in ("stop", "fail")}
-    assert 4 <= done["stop"] == done["fail"] < ITERATIONS
+    assert 4 <= done["stop"] == done["fail"] < ITERATIONS // 2
+    saved = [path.stem for path in RunDirectory.open(tmp_path / "save").checkpoints.paths()]
+    assert saved == [f"iteration-{done['stop']:08d}", f"iteration-{ITERATIONS // 2:08d}"]
+
+
+class Setter(Callback):
+    """Sets parameters once, and notes them at the start."""
+
+    parameters = ("gravity",)
+
+    def on_start(self, trainer: Trainer) -> None:
+        env = trainer.horizon_env.env
+        self.found = numpy_of(env.params["gravity"]).tolist(), dict(env.distributions)
+
+    def on_iteration(self, trainer: Trainer, report: Any) -> None:
+        if report.iteration == 1:
+            trainer.set_params(gravity=5.0, pole_mass="uniform:0.3:0.31")
+
+
+def trained_with_changes(group: Any, device: str, folder: Path) -> None:
+    train(config_of(device, run_dir=str(folder / "run")), progress=False, callbacks=[Setter()], group=group)
+
+
+def test_changed_parameters_stay_with_another_number_of_processes(tmp_path: Path) -> None:
+    run_ranks(2, trained_with_changes, tmp_path / "ranks", tmp_path)
+    setter = Setter()
+    with pytest.warns(UserWarning, match="trained by 2 processes and is resumed by 1"):
+        resume(tmp_path / "run", progress=False, total_steps=2 * STEPS, callbacks=[setter])
+    assert setter.found == ([5.0] * 8, {"pole_mass": Uniform(0.3, 0.31)})
 
 
 WORDS = ("CartPole-v1", "--preset=none", "--num-envs=8", "--horizon=16", "--minibatches=2", f"--total-steps={STEPS}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 from gpu_envs.errors import did_you_mean
+from gpu_envs.training.record.checkpoint import check_saveable
 
 
 class Callback:
@@ -95,6 +96,11 @@ class Callbacks:
         """Return the callbacks' states by name."""
         return {name: each.state_dict() for name, each in self._callbacks.items() if hasattr(each, "state_dict")}
 
+    def check_states(self) -> None:
+        """Raise a TypeError or a CheckpointError if a checkpoint cannot have a callback's state."""
+        for name, state in self.state().items():
+            check_saveable(state, f"state_dict of the callback {name}")
+
     def load(self, states: Mapping[str, Any]) -> None:
         """Restore a result of ``state``; warn of callbacks that are missing."""
         for name, state in states.items():
@@ -110,7 +116,7 @@ class Callbacks:
 
 def _check(callback: Any) -> None:
     """Raise a TypeError if an object is no callback, or has a method that looks like a misspelled one."""
-    names = [name for name in dir(callback) if name.startswith("on_")]
+    names = [name for name in dir(callback) if name.startswith("on_") and callable(getattr(callback, name))]
     wrong = [name for name in names if name not in HOOKS]
     if isinstance(callback, type):
         raise TypeError(f"the callback {callback.__name__} is a class; give an object, such as {callback.__name__}()")
@@ -121,6 +127,10 @@ def _check(callback: Any) -> None:
         )
     if not names:
         raise TypeError(f"{reprlib.repr(callback)} is no callback: it has none of the methods {', '.join(HOOKS)}")
+    if isinstance(getattr(callback, "parameters", ()), str):
+        raise TypeError(
+            f"parameters of {reprlib.repr(callback)} is a text; give a tuple of names, such as ('gravity',)"
+        )
     if hasattr(callback, "state_dict") != hasattr(callback, "load_state_dict"):
         raise TypeError(f"the callback {reprlib.repr(callback)} needs both state_dict and load_state_dict, or neither")
 

@@ -117,6 +117,14 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     return payload
 
 
+def check_saveable(value: Any, what: str) -> None:
+    """Raise a TypeError or a CheckpointError if ``value`` cannot be part of a checkpoint."""
+    try:
+        _check_plain({"payload": {"part": {what: _plain(value, what)}}})
+    except CheckpointError as error:
+        raise CheckpointError(f"{what} cannot be saved: {error}") from None
+
+
 def _check_plain(payload: Any) -> None:
     """Raise a CheckpointError for values that ``save`` never writes: a small file could exhaust memory by them."""
     stack, visited = [(payload, 0)], set[int]()

@@ -21,6 +21,9 @@ from gpu_envs.training.record.log import RunLog
 from gpu_envs.training.record.summary import curves, read_log, result_rows
 from gpu_envs.training.run import Run
 
+REQUESTS = 2
+"""Numbers at the end of an iteration's metrics: whether a process asks to stop, and for a checkpoint."""
+
 WINDOW = 100
 """Minimum number of episodes in a mean return, if that many have ended; full steps are counted."""
 
@@ -38,7 +41,9 @@ class IterationReport:
     rollout_seconds: float
     update_seconds: float
     stop: bool = False
-    """Whether a process of the group received a stop signal before this iteration."""
+    """Whether a process of the group asked to stop before this iteration."""
+    save: bool = False
+    """Whether a process of the group asked for a checkpoint before this iteration."""
     episode_metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """By metric ``[2, horizon]``: number of episodes that ended in each step, and the sum of their metrics."""
 
@@ -115,7 +120,7 @@ class ReportQueue:
         self._roles, self._metric_names, self._episode_metrics = tuple(roles), metric_names, tuple(episode_metrics)
         self._horizon, self._depth = horizon, depth
         self._rows = 3 * len(roles) + (len(episode_metrics) + 1 if episode_metrics else 0)
-        self.size = self._rows * horizon + sum(map(len, metric_names.values())) + 1
+        self.size = self._rows * horizon + sum(map(len, metric_names.values())) + REQUESTS
         on_gpu = device != "cpu"
         event: Any = functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu else HostEvent
         slots = [torch.empty(self.size, pin_memory=on_gpu) for _ in range(depth + 1)]
@@ -152,7 +157,8 @@ class ReportQueue:
         end = self._rows * self._horizon
         steps, values = values[:end].reshape(-1, self._horizon).astype(np.float64), values[end:]
         by_role, by_metric = np.split(steps, [3 * len(self._roles)])
-        metrics = iter(values[:-1].tolist())
+        metrics = iter(values[:-REQUESTS].tolist())
+        stop, save = map(bool, values[-REQUESTS:])
         episodes = dict(zip(self._roles, by_role.reshape(-1, 3, self._horizon), strict=True))
         learner_metrics = {
             learner: {name: metric for name, metric in zip(names, metrics, strict=False) if name is not None}
@@ -160,7 +166,7 @@ class ReportQueue:
         }
         sums = zip(self._episode_metrics, by_metric[1:], strict=True)
         by_name = {name: np.stack([by_metric[0], row]) for name, row in sums}
-        return IterationReport(iteration, episodes, learner_metrics, rollout, update, bool(values[-1]), by_name)
+        return IterationReport(iteration, episodes, learner_metrics, rollout, update, stop, save, by_name)
 
 
 @final

@@ -4,9 +4,11 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, final
 
+import numpy as np
 import torch
 
 import gpu_envs
+from gpu_envs.engine.attributes import set_params_in_place
 from gpu_envs.engine.results import Step
 from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.specs.base import Spec
@@ -172,7 +174,7 @@ def make_env(spec: str | Spec, config: Run, num_envs: int, device: str, autorese
 def _with_values_per_replica(config: Run, spec: Spec, names: Collection[str], num_envs: int) -> Run:
     """Return the settings of a run whose parameters ``names`` have a value for each replica, unless they are drawn."""
     for name in names:
-        if name not in spec.settings:
+        if name not in spec.params:
             raise ValueError(f"a callback's parameters: {spec.id} has no {spec.unknown(name)}")
     checked = spec.check_params(config.params, num_envs)
     drawn = spec.drawn({name: config.params.get(name, spec.params[name].default) for name in names})
@@ -265,11 +267,23 @@ class HorizonEnv:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore everything that ``state()`` returned, in place: CUDA graphs contain the tensors' addresses."""
         self.env.set_state(state["environment"])
+        self.env.simulation.known_params = self.env.simulation.host_params()
         for role, storage in self.storage.items():
             for name, array in storage.before_step().items():
                 array[-1].copy_(state[name][role])
         if self.staggered is not None:
             self.staggered.copy_(state["begun_midway"])
+
+    def load_params(self, state: Mapping[str, Any]) -> None:
+        """Restore the parameters that a callback changed in ``state``, as far as they are equal in all replicas."""
+        sim, saved = self.env.simulation, state["environment"]
+        drawn = sim.config.spec.drawn(saved["drawn"], sim.config.precision)
+        params: dict[str, Any] = {name: distribution for name, distribution in drawn.items() if name in sim.drawn}
+        for name in sim.layout.per_replica - sim.drawn.keys():
+            values = np.asarray(saved["params"].get(name, ()))
+            if len(values) and (values == values[:1]).all():
+                params[name] = values[0]
+        set_params_in_place(sim, params)
 
     def carry_over(self) -> None:
         """Start a horizon in the storage of each role, with the last observations and masks."""
