@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from gpu_envs.backend.arrays import library_of, to_numpy
-from gpu_envs.codegen import draws
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.errors import did_you_mean
 from gpu_envs.specs.derived import Derived
@@ -118,7 +117,7 @@ def _check_in_place(sim: Simulation, name: str, values: Any, distribution: Distr
     shared = {n for n in sim.layout.per_replica - sim.drawn.keys() if not isinstance(settings[n], Derived)}
     if name in sim.drawn:
         now = sim.drawn[name]
-        if distribution is not None and draws(sim.config, {name: distribution}) == draws(sim.config, {name: now}):
+        if distribution is not None and distribution.kind == now.kind:
             return
         count = " of as many numbers" if isinstance(now, Choice) else ""
         problem = f"{name!r} is drawn from {now}, and can only change to another {type(now).__name__}{count}"

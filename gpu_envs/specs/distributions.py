@@ -35,6 +35,11 @@ class Distribution(abc.ABC):
         """Numbers of the text form, after the name."""
 
     @property
+    def kind(self) -> tuple[str, int]:
+        """Name and, of a choice, count of the numbers; distributions with equal ones have the same kernels."""
+        return self.name, 0
+
+    @property
     @abc.abstractmethod
     def range(self) -> tuple[float, float]:
         """Smallest and largest value that may be drawn."""
@@ -208,6 +213,11 @@ class Choice(Distribution):
     def __repr__(self) -> str:
         """The call that makes it."""
         return f"Choice({', '.join(map(repr, self.values))})"
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """Name and count of the numbers."""
+        return self.name, len(self.values)
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -310,7 +310,7 @@ class History:
         self._config, self._target_role = config, role
         self.target = {} if config.target_return is None else {role: config.target_return}
         self._windows = {name: EpisodeWindow() for name in roles}
-        self._metric_windows = {name: EpisodeWindow(1) for name in metrics}
+        self._metric_names, self._metric_window = tuple(metrics), EpisodeWindow(len(metrics))
         self.episodes, self.iteration = self._means(), 0
         self._logged = self.episodes
         self.held: collections.deque[Report] = collections.deque()
@@ -324,13 +324,14 @@ class History:
         """Add an iteration's episodes to the windows of recent episodes."""
         for role, episodes in report.episodes.items():
             self._windows[role].add(episodes)
-        for name, episodes in report.episode_metrics.items():
-            self._metric_windows[name].add(episodes)
+        if self._metric_names:  # all have the same episodes
+            metrics = list(report.episode_metrics.values())
+            self._metric_window.add(np.stack([metrics[0][0], *(sums for _, sums in metrics)]))
         self.episodes, self.iteration = self._means(), report.iteration
 
     def _means(self) -> EpisodeMeans:
         roles = {name: window.means() for name, window in self._windows.items()}
-        return EpisodeMeans(roles, {name: window.means()[0] for name, window in self._metric_windows.items()})
+        return EpisodeMeans(roles, dict(zip(self._metric_names, self._metric_window.means(), strict=True)))
 
     @property
     def returns(self) -> dict[str, float]:
@@ -377,7 +378,10 @@ class History:
         """Return everything that later rows depend on."""
         return {
             "windows": {name: window.state() for name, window in self._windows.items()},
-            "metrics": {name: window.state() for name, window in self._metric_windows.items()},
+            "metrics": {
+                name: [[row[0], row[k]] for row in self._metric_window.state()]
+                for k, name in enumerate(self._metric_names, 1)
+            },
             "recent": list(map(_state_of_report, self.unlogged)),
             "held": [
                 [*_state_of_report(held.source), dict(held.episodes.roles), dict(held.episodes.metrics)]
@@ -389,7 +393,9 @@ class History:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a result of ``state``."""
         self._windows = {name: EpisodeWindow(2, state["windows"][name]) for name in self._windows}
-        self._metric_windows = {name: EpisodeWindow(1, state["metrics"][name]) for name in self._metric_windows}
+        columns = [state["metrics"][name] for name in self._metric_names]
+        rows = [[steps[0][0], *(value for _, value in steps)] for steps in zip(*columns, strict=True)]
+        self._metric_window = EpisodeWindow(len(columns), rows)
         self.episodes = self._means()
         self.unlogged[:] = [IterationReport(number, {}, *rest) for number, *rest in state["recent"]]
         self.extra = dict(state.get("extra") or {})
