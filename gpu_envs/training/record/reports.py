@@ -252,12 +252,14 @@ class Report(Mapping[str, float]):
         steps: Environment steps so far, summed over all replicas.
         source: The metrics of the iteration.
         episodes: Means over the last 100 episodes, as of the iteration.
+        ended: Number of episodes that ended in the iteration, of the role with the most.
     """
 
     def __init__(
-        self, source: IterationReport, episodes: EpisodeMeans, steps: int, newest: Callable[[], "Report"]
+        self, source: IterationReport, episodes: EpisodeMeans, ended: int, steps: int, newest: Callable[[], "Report"]
     ) -> None:
         """Make the report of ``source``; ``newest`` returns the report of the newest iteration."""
+        self.ended = ended
         self.iteration, self.steps = source.iteration, steps
         self.source, self.episodes, self._newest = source, episodes, newest
 
@@ -353,10 +355,12 @@ class History:
         """Start or resume a log; rows after ``iteration``, and of reports that are still held, are dropped."""
         self.log = RunLog(path, self.held[0].iteration - 1 if self.held else iteration)
 
-    def hold(self, report: IterationReport, episodes: EpisodeMeans | None = None) -> None:
-        """Keep a report until it is delivered and logged, with the present means of episodes, or the given ones."""
-        steps = self._config.steps_at(report.iteration)
-        self.newest = Report(report, episodes or self.episodes, steps, self.wait)
+    def hold(self, report: IterationReport) -> None:
+        """Keep a report, with the present means of episodes, until it is delivered and logged."""
+        self._hold(report, self.episodes, int(max(steps[0].sum() for steps in report.episodes.values())))
+
+    def _hold(self, report: IterationReport, episodes: EpisodeMeans, ended: int) -> None:
+        self.newest = Report(report, episodes, ended, self._config.steps_at(report.iteration), self.wait)
         self.held.append(self.newest)
 
     def log_report(self, report: Report, seconds: float, speed: float, *, row: bool) -> None:
@@ -384,7 +388,7 @@ class History:
             },
             "recent": list(map(_state_of_report, self.unlogged)),
             "held": [
-                [*_state_of_report(held.source), dict(held.episodes.roles), dict(held.episodes.metrics)]
+                [*_state_of_report(held.source), dict(held.episodes.roles), dict(held.episodes.metrics), held.ended]
                 for held in self.held
             ],
             "extra": dict(self.extra),
@@ -400,8 +404,8 @@ class History:
         self.unlogged[:] = [IterationReport(number, {}, *rest) for number, *rest in state["recent"]]
         self.extra = dict(state.get("extra") or {})
         self.held.clear()
-        for number, learners, rollout, update, roles, metrics in state.get("held") or ():
-            self.hold(IterationReport(number, {}, learners, rollout, update), EpisodeMeans(roles, metrics))
+        for number, learners, rollout, update, roles, metrics, ended in state.get("held") or ():
+            self._hold(IterationReport(number, {}, learners, rollout, update), EpisodeMeans(roles, metrics), ended)
 
 
 def _state_of_report(report: IterationReport) -> list[Any]:

@@ -87,7 +87,7 @@ RUN: Final[Mapping[str, Any]] = {
     "extra": Nullable({str: float}),
     "schedules": Nullable({str: [str]}),
     "callbacks": Nullable(dict),
-    "held": Nullable([(int, {str: {str: float}}, float, float, {str: [float]}, {str: float})]),
+    "held": Nullable([(int, {str: {str: float}}, float, float, {str: [float]}, {str: float}, int)]),
     "environment": dict,
     "random": {"cpu": torch.Tensor},
     "threads": range(1, 2**16),
