@@ -132,7 +132,7 @@ class Trainer(Iterations):
                     last = self.iteration >= config.iterations
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                     self._receive(wait_for_all=last or due)
-                    # before callbacks are called: one of them may wait for the newest report, in one process only
+                    # read before the callbacks, of which one may wait for the newest report, in a single process
                     received, reached = dict(self._received), history.target_reached
                     self._deliver()
                     requests = [interrupted.is_set() or bool(self._wish), self._save_requested]
@@ -278,7 +278,7 @@ class Trainer(Iterations):
             self._changed_schedules[full] = [str(Schedule.of(before)), str(parsed)]
 
     def replace_opponent(self, role: str, source: str) -> None:
-        """Replace the weights of a frozen policy by those of another with an equal network.
+        """Replace the weights of a frozen policy by the weights of another policy with an equal network.
 
         Args:
             role: Role or agent for which the frozen policy acts; if several act for a role, all are replaced.

@@ -440,7 +440,7 @@ def test_a_wrong_result_and_parameter() -> None:
         def on_iteration(self, _trainer: Trainer, _report: Any) -> Any:
             return False
 
-    with pytest.raises(TypeError, match="returned False; return None to go on, or a string"):
+    with pytest.raises(TypeError, match="returned False; return None to continue, or a string"):
         Trainer(config_of("cpu"), callbacks=[Wrong()]).run(progress=False)
     unknown = Changer()
     unknown.parameters = ("gravty",)

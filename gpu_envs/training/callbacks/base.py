@@ -1,4 +1,4 @@
-"""What callbacks are, and how a trainer calls them."""
+"""The base class of callbacks, and the calls of a trainer."""
 
 import reprlib
 import warnings
@@ -30,7 +30,7 @@ class Callback:
     def on_iteration(self, trainer: Any, report: Any) -> str | None:
         """Called once for each iteration, in order, when the next iteration has been queued on the device.
 
-        What it changes takes effect in the iteration after that, number ``report.iteration + 2``.
+        Its changes take effect in iteration ``report.iteration + 2``.
 
         Returns:
             None, or the reason to stop, which becomes ``Result.reason``: the run is saved and ends.
@@ -87,8 +87,8 @@ class Callbacks:
         for reason in reasons:
             if reason is not None and not (isinstance(reason, str) and reason):
                 raise TypeError(
-                    f"on_iteration of a callback returned {reason!r}; return None to go on, or a string, the reason to "
-                    "stop"
+                    f"on_iteration of a callback returned {reason!r}; return None to continue, or a string, "
+                    "the reason to stop"
                 )
         return next(filter(None, reasons), None)
 
@@ -136,6 +136,6 @@ def _check(callback: Any) -> None:
 
 
 def _methods(hook: str, callbacks: Iterable[Any]) -> list[Callable[..., Any]]:
-    """Return a method of the callbacks that have it, without the empty ones of ``Callback``."""
+    """Return a method of each callback that has it, except the empty methods of ``Callback``."""
     found = [getattr(callback, hook, None) for callback in callbacks]
     return [method for method in found if method and getattr(method, "__func__", None) is not getattr(Callback, hook)]

@@ -14,7 +14,7 @@ class Stage(NamedTuple):
     steps: int
     """Environment steps, summed over all replicas."""
     episodes: int
-    """Episodes that have ended and, at least so many, have also begun in the stage."""
+    """Lower bound of the number of episodes that have begun and ended in the stage."""
 
 
 Condition = Callable[[Any, Stage], bool]
@@ -76,8 +76,8 @@ class Curriculum(Callback):
         Args:
             parameter: Name of the parameter.
             stages: Numbers, or distributions of one kind, as objects or texts.
-            when: When the next stage begins: ``return_above(450)``, ``after_steps(1_000_000)``, a function of your own,
-                or a sequence with one of these for each stage but the last.
+            when: When the next stage begins: ``return_above(450)``, ``after_steps(1_000_000)``, your function,
+                or a sequence of conditions, one for each stage but the last.
         """
         self.parameter, self.stages = parameter, [parse(stage) for stage in stages]
         if len(self.stages) < 2:
