@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from gpu_envs import Uniform  # noqa: E402
 from gpu_envs.cli import OK, main  # noqa: E402
+from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.training import Callback, Network, RunDirectory, Trainer, resume, train  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -414,6 +415,31 @@ def test_callbacks_cannot_train(method: str) -> None:
 
     with pytest.raises(RuntimeError, match="a callback cannot call run or iterate"):
         Trainer(config_of("cpu"), callbacks=[Nested()]).run(progress=False)
+
+
+def test_all_opponents_of_a_role_are_replaced(tmp_path: Path) -> None:
+    for name, seed in (("first", 1), ("other", 2)):
+        train(
+            config_of(
+                "cpu", env=GRID, params={}, policies={"runner": "random"}, seed=seed, run_dir=str(tmp_path / name)
+            ),
+            progress=False,
+        )
+    frozen = {f"tagger_{k}": f"frozen:{tmp_path / 'first'}{':tagger' * k}" for k in range(2)}
+    trainer = Trainer(config_of("cpu", env=GRID, params={}, policies=frozen))
+    trainer.replace_opponent("tagger", str(tmp_path / "other"))
+    weights = last_checkpoint(tmp_path / "other")["learners"]["tagger"]["module"]
+    assert len(trainer.players) == 2
+    for player in trainer.players.values():
+        assert_same_bits(player.state()["frozen"]["state"]["module"], weights)
+    before = {name: player.state() for name, player in trainer.players.items()}
+    cartpole = config_of("cpu", params={}, run_dir=str(tmp_path / "cartpole"))
+    train(cartpole, progress=False)
+    with pytest.raises((ValueError, CheckpointError)):
+        trainer.replace_opponent("tagger", str(tmp_path / "cartpole"))
+    assert_same_bits(before, {name: player.state() for name, player in trainer.players.items()})
+    with pytest.raises(ValueError, match=r"'runnr' is neither a policy that learns in this run. Did you mean 'runner'"):
+        trainer.replace_opponent("tagger", "runnr")
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {

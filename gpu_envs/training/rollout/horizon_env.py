@@ -1,6 +1,7 @@
 """The environment of a run: arrays by role, with storage for a horizon of steps."""
 
 import dataclasses
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, final
 
@@ -279,10 +280,12 @@ class HorizonEnv:
         sim, saved = self.env.simulation, state["environment"]
         drawn = sim.config.spec.drawn(saved["drawn"], sim.config.precision)
         params: dict[str, Any] = {name: distribution for name, distribution in drawn.items() if name in sim.drawn}
-        for name in sim.layout.per_replica - sim.drawn.keys():
+        for name in sorted(sim.layout.per_replica - sim.drawn.keys()):
             values = np.asarray(saved["params"].get(name, ()))
             if len(values) and (values == values[:1]).all():
                 params[name] = values[0]
+            elif len(values):
+                warnings.warn(f"{name} had different values per replica: the run's first ones are used", stacklevel=2)
         set_params_in_place(sim, params)
 
     def carry_over(self) -> None:
