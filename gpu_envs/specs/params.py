@@ -242,7 +242,8 @@ class Param:
                 allowed = f"allowed in {precision}: {minimum:g} to {maximum:g}"
                 raise ValueError(f"parameter {name!r} is drawn from {distribution}: {what} is {number:g}; {allowed}")
         for number in limited.range:
-            self.check_scalar(f"parameter {name!r}, drawn from {distribution},", number, precision)
+            if not self._allows(number, precision):
+                self.check_scalar(f"parameter {name!r}, drawn from {distribution},", number, precision)  # raises
         return distribution
 
     def check_array(

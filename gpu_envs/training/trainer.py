@@ -1,6 +1,5 @@
 """A training run: its loop, its callbacks and its checkpoints."""
 
-import dataclasses
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from gpu_envs.training.record.run_state import save_together, state_of_process
 from gpu_envs.training.rollout.evaluation import TrainedPolicies, play
 from gpu_envs.training.run import Run
 from gpu_envs.training.schedule import Schedule
+from gpu_envs.training.settings import settings_of
 
 
 class _Meter(NamedTuple):
@@ -270,8 +270,7 @@ class Trainer(Iterations):
             raise ValueError(f"there is no schedule {name!r}{did_you_mean(name, names)} There are: {', '.join(names)}")
         parsed = Schedule.of(schedule)
         for learner, key in chosen.values():
-            changed: dict[str, Any] = {key: parsed}
-            dataclasses.replace(learner.algorithm, **changed)  # raises for values that are not allowed
+            settings_of(type(learner.algorithm))[key].validate(parsed)
         for full, (learner, key) in chosen.items():
             before, target = learner.schedules[key]
             self._schedules.change(target, parsed)
