@@ -1,4 +1,4 @@
-"""What callbacks cost: the rate of training with many that do nothing, and with parameters that change all the time."""
+"""The cost of callbacks: rates of training with many that do nothing, and with parameters that change all the time."""
 
 import statistics
 from typing import Any

@@ -128,13 +128,13 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
         else:
             config = config if context.device is None else dataclasses.replace(config, device=context.device)
             trainer, group = _import_trainer(trainer, config.device), _group_option(context.group)
+            callbacks = _callbacks_option(args.callback)
             if config.num_envs == AUTO:
                 chosen, why = trainer.choose_num_envs(config, **group)
                 config = dataclasses.replace(config, num_envs=chosen)
                 if context.is_first:
                     echo(f"num_envs is {chosen:,}: {why}", error=args.json)
             _report_processes(context, config.replicas, error=args.json)
-            callbacks = _callbacks_option(args.callback)
             result = trainer.train(config, progress=args.progress, **group, **callbacks)
         _report(result, args, context)
     return INTERRUPTED if result.reason == "interrupted" else OK
@@ -380,10 +380,9 @@ def _call_resume(trainer: Any, args: Any, context: ProcessContext, run: str, cha
 
         _report_processes(context, RunDirectory.open(run).config().replicas, error=args.json)
     device = {} if context.device is None else {"device": context.device}
-    options = _group_option(context.group) | dict(changes) | device
+    options = _group_option(context.group) | dict(changes) | device | _callbacks_option(args.callback)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", f".*{NO_STEP_TAKEN}")
-        options |= _callbacks_option(args.callback)
         result = trainer.resume(run, progress=args.progress, trust=args.trust, **options)
     if context.is_first and result.iterations == done and result.reason != "interrupted":
         echo(no_step_notice(result, total_steps="--total-steps", no_target="--target-return none"), error=True)

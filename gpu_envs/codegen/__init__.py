@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gpu_envs.backend.program import Device, Program
 from gpu_envs.codegen import single_source, team_source
 from gpu_envs.codegen.layout import AUTORESET_MODES, PRECISIONS, RESULTS, Layout, SimulationConfig
-from gpu_envs.codegen.params import NUMBERS, baked_values, distribution_numbers, draws, param_values, tables
+from gpu_envs.codegen.params import NUMBERS, baked_values, distribution_numbers, kinds_of, param_values, tables
 from gpu_envs.codegen.single_layout import SingleLayout
 from gpu_envs.codegen.team_layout import TeamLayout
 from gpu_envs.specs.distributions import Distribution
@@ -28,7 +28,7 @@ def layout_of(
         baked: Parameters whose value is compiled in; None: all of ``config`` that can be.
         drawn: Parameters that each replica draws at the start of an episode; None: those of ``config``.
     """
-    compiled = draws(config, config.drawn if drawn is None else drawn)
+    compiled = kinds_of(config.spec, config.drawn if drawn is None else drawn)
     per_replica = per_replica | compiled.keys()
     if baked is None:
         values = param_values(config.spec, config.params)
@@ -57,8 +57,8 @@ __all__ = [
     "TeamLayout",
     "baked_values",
     "distribution_numbers",
-    "draws",
     "generate",
+    "kinds_of",
     "layout_of",
     "param_values",
     "tables",

@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import ArrayShape
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.specs.base import Spec
-from gpu_envs.specs.distributions import Distribution
+from gpu_envs.specs.distributions import Distribution, Kind
 from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import ParamValue
 
@@ -70,16 +70,6 @@ class SimulationConfig:
         return f"replica {self.first_replica + replica}{local}"
 
 
-@final
-class Draw(NamedTuple):
-    """What is compiled in of a parameter's distribution; kernels read its numbers from memory."""
-
-    distribution: str
-    """Name of the distribution, such as ``uniform``."""
-    numbers: int
-    """Count of its numbers."""
-
-
 class Layout(ABC):
     """Memory and kernels of one environment; the generated code depends on nothing else."""
 
@@ -88,7 +78,7 @@ class Layout(ABC):
     """Parameters with one value per replica."""
     baked: Mapping[str, float | int]
     """Parameters whose value is compiled in."""
-    drawn: Mapping[str, Draw]
+    drawn: Mapping[str, Kind]
     """Parameters that each replica draws at the start of an episode."""
 
     @property

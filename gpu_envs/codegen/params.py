@@ -9,10 +9,10 @@ import numpy as np
 
 from gpu_envs.backend.program import CPP_TYPES
 from gpu_envs.backend.structs import Struct
-from gpu_envs.codegen.layout import Draw, Layout, SimulationConfig
+from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.specs.base import Spec
 from gpu_envs.specs.derived import Derived
-from gpu_envs.specs.distributions import Choice, Distribution
+from gpu_envs.specs.distributions import Choice, Distribution, Kind
 from gpu_envs.specs.names import enum_name
 from gpu_envs.specs.params import Param, ParamValue
 
@@ -98,8 +98,8 @@ def params_members(layout: Layout) -> list[str]:
 
 
 def _loaded_numbers(layout: Layout) -> int:
-    """Return the count of numbers in ``DrawNumbers``: those of all distributions but choices, which may have many."""
-    return sum(draw.numbers for draw in layout.drawn.values() if draw.distribution != Choice.name)
+    """Return the count of numbers in ``DrawNumbers``: of all distributions but choices, which may have many."""
+    return sum(kind.numbers for kind in layout.drawn.values() if kind.name != Choice.name)
 
 
 def drawn_struct(layout: Layout) -> str:
@@ -197,9 +197,8 @@ def baked_values(spec: Spec, values: Mapping[str, Any]) -> dict[str, float | int
 
 
 def distribution_numbers(config: SimulationConfig, drawn: Mapping[str, Distribution]) -> dict[str, tuple[float, ...]]:
-    """Return the numbers that kernels read of each distribution, choices last, in the order of the spec."""
-    names = sorted(filter(drawn.__contains__, config.spec.params), key=lambda name: isinstance(drawn[name], Choice))
-    limits = {name: config.spec.params[name].limits(config.precision) for name in names}
+    """Return the numbers that kernels read of each distribution, in the order of ``kinds_of``."""
+    limits = {name: config.spec.params[name].limits(config.precision) for name in kinds_of(config.spec, drawn)}
     return {name: _kernel_numbers(drawn[name], ends) for name, ends in limits.items()}
 
 
@@ -209,10 +208,10 @@ def _kernel_numbers(distribution: Distribution, limits: tuple[float, float]) -> 
     return (*limited.numbers, *limited.derived)
 
 
-def draws(config: SimulationConfig, drawn: Mapping[str, Distribution]) -> dict[str, Draw]:
-    """Return what is compiled in of the distributions."""
-    numbers = distribution_numbers(config, drawn)
-    return {name: Draw(drawn[name].name, len(values)) for name, values in numbers.items()}
+def kinds_of(spec: Spec, drawn: Mapping[str, Distribution]) -> dict[str, Kind]:
+    """Return the part of each distribution that is compiled in: in the order of the spec, but choices last."""
+    names = sorted(filter(drawn.__contains__, spec.params), key=lambda name: isinstance(drawn[name], Choice))
+    return {name: drawn[name].kind for name in names}
 
 
 def tables(config: SimulationConfig) -> dict[str, np.ndarray]:

@@ -10,11 +10,12 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import CPP_TYPES, ArrayShape
-from gpu_envs.codegen.layout import Draw, Layout, SimulationConfig
+from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.codegen.observations import Part, is_staged, parts_of
 from gpu_envs.codegen.shared import check_mask_entries
 from gpu_envs.codegen.state import StateField
+from gpu_envs.specs.distributions import Kind
 from gpu_envs.specs.single import EnvSpec
 
 MODULES = {"vector_env": ("step", "inspect", "reset"), "rollout": ("rollout",)}
@@ -31,7 +32,7 @@ class SingleLayout(Layout):
     config: SimulationConfig
     per_replica: frozenset[str]
     baked: Mapping[str, float | int]
-    drawn: Mapping[str, Draw]
+    drawn: Mapping[str, Kind]
 
     @property
     def spec(self) -> EnvSpec:

@@ -10,11 +10,12 @@ import numpy as np
 
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.program import ArrayShape, Device
-from gpu_envs.codegen.layout import Draw, Layout, SimulationConfig
+from gpu_envs.codegen.layout import Layout, SimulationConfig
 from gpu_envs.codegen.metrics import totals
 from gpu_envs.codegen.schedule import RoleRows, TeamSchedule, TeamSize, schedule_of
 from gpu_envs.codegen.shared import check_mask_entries
 from gpu_envs.codegen.world import WorldField
+from gpu_envs.specs.distributions import Kind
 from gpu_envs.specs.fields import Field
 from gpu_envs.specs.spaces import space_of
 from gpu_envs.specs.team import TeamSpec
@@ -28,7 +29,7 @@ class TeamLayout(Layout):
     config: SimulationConfig
     per_replica: frozenset[str]
     baked: Mapping[str, float | int]
-    drawn: Mapping[str, Draw]
+    drawn: Mapping[str, Kind]
     device: Device
 
     @property

@@ -114,20 +114,20 @@ def set_params_in_place(sim: Simulation, params: Mapping[str, Any]) -> None:
 def _check_in_place(sim: Simulation, name: str, values: Any, distribution: Distribution | None) -> None:
     """Raise a ValueError unless a parameter's values, or its distribution's numbers, are in memory of the device."""
     settings = sim.config.spec.settings
-    shared = {n for n in sim.layout.per_replica - sim.drawn.keys() if not isinstance(settings[n], Derived)}
+    settable = {n for n in sim.layout.per_replica - sim.drawn.keys() if not isinstance(settings[n], Derived)}
     if name in sim.drawn:
         now = sim.drawn[name]
         if distribution is not None and distribution.kind == now.kind:
             return
         count = " of as many numbers" if isinstance(now, Choice) else ""
         problem = f"{name!r} is drawn from {now}, and can only change to another {type(now).__name__}{count}"
-    elif name in shared and distribution is None:
+    elif name in settable and distribution is None:
         return
-    elif name in shared:
+    elif name in settable:
         problem = f"{name!r} has a value per replica, and was not drawn from a distribution at the start"
     else:
         problem = f"{name!r} has no value per replica: it is compiled in, or one number for all"
-    names = [f"{n} (to a number, or an array with one per replica)" for n in sorted(shared)]
+    names = [f"{n} (to a number, or an array with one per replica)" for n in sorted(settable)]
     names += [f"{n} (to another {type(d).__name__})" for n, d in sim.drawn.items()]
     raise ValueError(
         f"{sim.config.spec.id}: got {name}={stored(values)!r}; {problem}. These parameters can change: "

@@ -16,8 +16,8 @@ from gpu_envs.codegen import (
     SimulationConfig,
     baked_values,
     distribution_numbers,
-    draws,
     generate,
+    kinds_of,
     layout_of,
     param_values,
     tables,
@@ -193,7 +193,7 @@ class Simulation:
         shared = {name: value for name, value in {**self._shared, **changed}.items() if name not in per_replica}
         baked = baked_values(spec, param_values(spec, shared))
         program, before = self.program, self.layout
-        compiled = (frozenset(per_replica), baked, draws(config, drawn))
+        compiled = (frozenset(per_replica), baked, kinds_of(spec, drawn))
         if (before.per_replica, before.baked, before.drawn) != compiled:
             layout = layout_of(config, self.backend.traits, frozenset(per_replica), baked, drawn)
             program = EnvProgram(layout, self.buffers, arrays, self.backend)

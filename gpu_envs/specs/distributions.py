@@ -9,7 +9,7 @@ import math
 import numbers
 from collections.abc import Mapping
 from decimal import Decimal, localcontext
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 
@@ -23,11 +23,23 @@ for ``normal_quantile`` in ``kernels/dialect/distributions.cuh``."""
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 
 
+@final
+class Kind(NamedTuple):
+    """The part of a distribution that is compiled in; kernels read its numbers from memory."""
+
+    name: str
+    """Name of the distribution, such as ``uniform``."""
+    numbers: int
+    """Count of the numbers that kernels read."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Distribution(abc.ABC):
     """Distribution of a parameter, given in place of a number. ``str`` returns its text form, which ``parse`` reads."""
 
     name: ClassVar[str]
+    kernel_numbers: ClassVar[int]
+    """Count of the numbers that kernels read: ``numbers``, with limits, and ``derived``."""
 
     @property
     @abc.abstractmethod
@@ -35,9 +47,9 @@ class Distribution(abc.ABC):
         """Numbers of the text form, after the name."""
 
     @property
-    def kind(self) -> tuple[str, int]:
-        """Name and, of a choice, count of the numbers; distributions with equal ones have the same kernels."""
-        return self.name, 0
+    def kind(self) -> Kind:
+        """The part of the distribution that is compiled in."""
+        return Kind(self.name, self.kernel_numbers)
 
     @property
     @abc.abstractmethod
@@ -102,6 +114,7 @@ class Uniform(_Range):
     """Uniform distribution from ``low`` to ``high``: ``uniform:0.05:0.4``."""
 
     name: ClassVar[str] = "uniform"
+    kernel_numbers: ClassVar[int] = 2
 
 
 @final
@@ -111,6 +124,7 @@ class LogUniform(_Range):
     """Distribution whose logarithm is uniform: each order of magnitude is equally likely. ``loguniform:0.1:10``."""
 
     name: ClassVar[str] = "loguniform"
+    kernel_numbers: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         """Checks that the limits are positive."""
@@ -139,6 +153,7 @@ class Normal(Distribution):
     """
 
     name: ClassVar[str] = "normal"
+    kernel_numbers: ClassVar[int] = 6
 
     mean: float
     """Mean of the distribution before truncation."""
@@ -215,9 +230,9 @@ class Choice(Distribution):
         return f"Choice({', '.join(map(repr, self.values))})"
 
     @property
-    def kind(self) -> tuple[str, int]:
-        """Name and count of the numbers."""
-        return self.name, len(self.values)
+    def kind(self) -> Kind:
+        """The part of the distribution that is compiled in."""
+        return Kind(self.name, len(self.values))
 
     @property
     def numbers(self) -> tuple[float, ...]:

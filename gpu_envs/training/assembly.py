@@ -252,8 +252,7 @@ class Player:
         return [name for part in parts for name in (part.role.name, *(part.role.members[k] for k in part.members))]
 
     def replace(self, state: Mapping[str, Any], run: Run, source: str) -> None:
-        """Replace a frozen policy in place; ValueError if the other policy, of ``run``, has another network."""
-        self.check_replacement(state, run, source)
+        """Replace a frozen policy in place by a policy of ``run`` that ``check_replacement`` accepts."""
         self._load_weights(state)
         self._frozen = run, source
 
@@ -278,7 +277,7 @@ class Player:
 
 
 def _network_difference(run: Run, other: Run) -> tuple[str, Any, Any] | None:
-    """Return the first setting by which the networks of two policies differ, with both values; None: they are equal."""
+    """Return the first setting that differs between the networks of two policies, and both values; None: all agree."""
     ours, theirs = vars(run.network), vars(other.network)
     return next(((name, ours[name], theirs[name]) for name in _MODULE_SETTINGS if ours[name] != theirs[name]), None)
 

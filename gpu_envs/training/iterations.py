@@ -1,4 +1,4 @@
-"""What an iteration of a training run does, and the state that it depends on."""
+"""The iterations of a training run, and the state that they depend on."""
 
 import contextlib
 import dataclasses
@@ -46,18 +46,7 @@ MAX_PENDING = 2
 
 
 class Iterations:
-    """The environment and the policies of a run, and its iterations; ``Trainer`` adds the run.
-
-    Attributes:
-        config: Settings of the run.
-        device: ``cpu`` or ``cuda:N``.
-        iteration: Number of updates so far.
-        no_graphs_reason: Reason why no CUDA graphs are used; empty if they are.
-        learners: The learning policies by name.
-        players: The policies that do not learn, by name.
-        horizon_env: The environment, and storage with the last horizon.
-        phases: The functions of an iteration, ``roll_out`` and ``learn``, or replays of their CUDA graphs.
-    """
+    """The environment and the policies of a run, and its iterations; ``Trainer`` adds the run, and lists attributes."""
 
     @exclusive()
     def __init__(

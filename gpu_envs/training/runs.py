@@ -58,9 +58,8 @@ def train(
     """
     if config.num_envs == AUTO:
         config = dataclasses.replace(config, num_envs=choose_num_envs(config, modules=modules, group=group)[0])
-    trainer = Trainer(
-        config, modules=modules, callbacks=callbacks, group=group
-    )  # first, so that a mistake does not leave a run directory
+    # first, so that a mistake does not leave a run directory
+    trainer = Trainer(config, modules=modules, callbacks=callbacks, group=group)
     if config.run_dir == "" or Group(group).rank > 0:
         return trainer.run(progress)
     folder = RunDirectory.create(config.run_dir, trainer.config)

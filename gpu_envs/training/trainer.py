@@ -83,7 +83,7 @@ class Trainer(Iterations):
         """
         self._callbacks, self._changed_schedules = Callbacks(callbacks), dict[str, list[str]]()
         self._save_requested = False
-        self._received = {"stop": False, "save": False}
+        self._received: dict[str, bool] = {}
         self._meter: _Meter | None = None
         self._wish = ""
         self._failure: Exception | None = None
@@ -120,8 +120,9 @@ class Trainer(Iterations):
             torch.cuda.synchronize(self.device)
         peers = self.group.local_peers()
         self._meter = _Meter(bar, self.seconds, self.steps, time.perf_counter())
-        self._wish, self._failure, together = "", None, self.group.size > 1
-        self._received = dict.fromkeys(self._received, False)
+        self._wish, self._failure = "", None
+        self._received, sent = ({"stop": False, "save": False} for _ in range(2))
+        self._requests.zero_()
         reason = "total_steps" if self.iteration >= config.iterations else ""
         reason = "target_return" if history.target_reached else reason
         try:
@@ -132,22 +133,25 @@ class Trainer(Iterations):
                     last = self.iteration >= config.iterations
                     due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                     self._receive(wait_for_all=last or due)
-                    # read before the callbacks, of which one may wait for the newest report, in a single process
+                    # before the callbacks: in one of several processes, one may wait for the newest report
                     received, reached = dict(self._received), history.target_reached
+                    self._received["save"] = False
                     self._deliver()
-                    requests = [interrupted.is_set() or bool(self._wish), self._save_requested]
-                    if together:  # all processes stop or save after the iteration whose report has a request
-                        for k, requested in enumerate(requests):
-                            self._requests[k].fill_(float(requested))
-                        requests, self._received["save"] = [*received.values()], False
-                    (stopped, save), self._save_requested = requests, False
-                    due = due or save
+                    requests = {"stop": interrupted.is_set() or bool(self._wish), "save": self._save_requested}
+                    self._save_requested = False
+                    if self.group.size > 1:  # all stop or save after the iteration whose report has a request
+                        if requests != sent:
+                            for k, requested in enumerate(requests.values()):
+                                self._requests[k].fill_(float(requested))
+                        sent, requests = requests, received
+                    stopped, due = requests["stop"], due or requests["save"]
                     if stopped or due:
                         self._receive(wait_for_all=True)
                         reached = history.target_reached
                     if reached:
-                        reason = "target_return"
-                        if stopped and history.iteration == self.iteration and self._on_gpu and not (due or last):
+                        reason, newest = "target_return", history.newest
+                        is_newest = newest is not None and newest.iteration == self.iteration
+                        if stopped and is_newest and self._on_gpu and not (due or last):
                             self._run_iteration()  # without the interruption, this iteration would have been queued
                     elif stopped:
                         reason = next(filter(None, self.group.all_gather_objects(self._wish)), "interrupted")
@@ -225,7 +229,7 @@ class Trainer(Iterations):
                 raise  # there is nothing to save
             except Exception as error:  # noqa: BLE001
                 self._wish, self._failure = f"{type(error).__name__}: {error}", error
-            is_last = history.target_reached and report.iteration == history.iteration
+            is_last = history.target_reached and report is history.newest
             row = report.iteration % self.config.log_interval == 0 and not is_last
             history.log_report(report, self.seconds, meter.speed(report.steps), row=row)
 
@@ -298,8 +302,8 @@ class Trainer(Iterations):
             found = [latest_policy(source, player.policy_rows) for player in frozen]
         else:
             raise ValueError(
-                f"{source!r} is neither a policy that learns in this run{did_you_mean(source, self.learners)} nor the "
-                f"folder of a run. Policies that learn: {', '.join(self.learners)}"
+                f"{source!r} is neither a policy that learns in this run{did_you_mean(source, self.learners)} nor a "
+                f"run's folder. The policies that learn: {', '.join(self.learners)}"
             )
         for player, policy in zip(frozen, found, strict=True):
             player.check_replacement(*policy)

@@ -18,6 +18,7 @@ from small_kernels import compile_kernel
 import gpu_envs
 from gpu_envs import Choice, Derived, LogUniform, Normal, Param, Uniform, VectorEnv
 from gpu_envs.cli import listing, parser
+from gpu_envs.codegen import distribution_numbers
 from gpu_envs.specs.distributions import parse
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.run import Run
@@ -214,6 +215,25 @@ def test_other_numbers_need_no_compilation(first: str, second: str, place: Place
         assert_same_bits(numpy_of(env.params[name]), numpy_of(fresh.params[name]))
     env.set_attr("pole_mass", "uniform:0.1:0.2" if "uniform:" not in first else "choice:0.1:0.2")
     assert env.simulation.program is not program
+
+
+def test_kernels_read_as_many_numbers_as_are_compiled_in() -> None:
+    params: dict[str, Any] = {"pole_mass": "normal:0.1:0.02", "length": Uniform(0.4, 0.6), "gravity": "choice:9:10:11"}
+    config = cartpole(2, **params, force_mag=LogUniform(9, 11)).simulation.config
+    numbers = distribution_numbers(config, config.drawn)
+    assert {name: len(row) for name, row in numbers.items()} == {n: d.kind.numbers for n, d in config.drawn.items()}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("param", [Param(1.0), Param(1.0, positive=True), Param(0.5, minimum=0.1, maximum=0.7)])
+def test_the_fast_check_of_a_number_agrees_with_the_check_of_arrays(param: Param, precision: str) -> None:
+    info, ends = np.finfo(precision), [0.1, 0.7, 0.0, 1e-40, float(np.finfo(precision).tiny)]
+    near = [float(np.nextafter(np.asarray(end, precision), s, dtype=precision)) for end in ends for s in (-9, 9)]
+    for number in (*ends, *near, 1e39, float(info.max), math.inf, math.nan):
+        with np.errstate(over="ignore", under="ignore"):
+            array = np.asarray(number).astype(precision)
+        invalid = bool(param._invalid(array))  # noqa: SLF001
+        assert param._allows(number, precision) != invalid, number  # noqa: SLF001
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,20 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     assert last_checkpoint(run)["iteration"] > before
 
 
+def test_an_interruption_after_the_last_iteration_leaves_its_row_to_the_resumed_run(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in ("whole", "cut")]
+    for run in runs:
+        config = small_run("cpu", total_steps=8 * 16 * 14, run_dir=str(run))
+        trainer = Trainer(config, RunDirectory.create(str(run), config))
+        if run is runs[1]:
+            call_after(trainer, 14, lambda: os.kill(os.getpid(), signal.SIGINT))
+            assert trainer.run(progress=False).reason == "interrupted"
+            trainer = Trainer(config, RunDirectory.open(run))
+            trainer.load(last_checkpoint(run, trainer.device))
+        assert trainer.run(progress=False).reason == "total_steps"
+    assert rows_of(runs[0] / "log.csv") == rows_of(runs[1] / "log.csv")
+
+
 @pytest.mark.parametrize("cut", [3, 10, 14])
 def test_a_log_row_spans_the_interruption(cut: int, tmp_path: Path, device: str) -> None:
     """A row is the mean of ten updates, wherever the run was interrupted."""

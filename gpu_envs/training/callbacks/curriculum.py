@@ -22,7 +22,12 @@ Condition = Callable[[Any, Stage], bool]
 
 
 def return_above(value: float, role: str = "") -> Condition:
-    """Whether the mean return of 100 episodes of the stage, in teams of a role, is at least ``value``."""
+    """Return the condition that the mean return of 100 episodes of the stage is ``value`` or more.
+
+    Args:
+        value: The mean return.
+        role: In a team, the role whose return counts.
+    """
     name = f"{role}/return" if role else "return"
     return lambda report, stage: stage.episodes >= 100 and report[name] >= value
 
@@ -96,7 +101,7 @@ class Curriculum(Callback):
         self._stage, self._began, self._ended = 0, 0, 0
 
     def on_start(self, trainer: Any) -> None:
-        """Check that the run can change the parameter."""
+        """Give the parameter its value of the present stage; ValueError if it cannot change in this run."""
         trainer.set_params(**{self.parameter: self.stages[self._stage]})
 
     def on_iteration(self, trainer: Any, report: Any) -> None:

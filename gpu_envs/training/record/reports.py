@@ -174,7 +174,7 @@ class EpisodeWindow:
     """Sums, such as of returns and lengths, over the most recent steps with at least ``WINDOW`` ended episodes."""
 
     def __init__(self, sums: int = 2, state: Sequence[Sequence[float]] = ()) -> None:
-        """Start empty, or from a result of ``state``; ``sums`` is 2 for returns and lengths, 1 for a metric."""
+        """Start empty, or from a result of ``state``; ``sums`` is 2 for returns and lengths."""
         self._steps = np.array(state, np.float64).reshape(-1, 1 + sums)
 
     def add(self, episodes: np.ndarray) -> None:
@@ -296,8 +296,7 @@ class History:
 
     Attributes:
         episodes: Means over the last 100 episodes.
-        iteration: The last iteration that was added.
-        held: The reports that are neither delivered to callbacks nor logged.
+        held: The reports that callbacks have not received; the log does not have them, either.
         newest: The newest report.
         wait: Waits for the report of the newest iteration, and returns it; set by the trainer.
         unlogged: The reports since the last row of the log.
@@ -313,8 +312,7 @@ class History:
         self.target = {} if config.target_return is None else {role: config.target_return}
         self._windows = {name: EpisodeWindow() for name in roles}
         self._metric_names, self._metric_window = tuple(metrics), EpisodeWindow(len(metrics))
-        self.episodes, self.iteration = self._means(), 0
-        self._logged = self.episodes
+        self.episodes = self._logged = self._means()
         self.held: collections.deque[Report] = collections.deque()
         self.newest: Report | None = None
         self.wait: Callable[[], Report]
@@ -329,7 +327,7 @@ class History:
         if self._metric_names:  # all have the same episodes
             metrics = list(report.episode_metrics.values())
             self._metric_window.add(np.stack([metrics[0][0], *(sums for _, sums in metrics)]))
-        self.episodes, self.iteration = self._means(), report.iteration
+        self.episodes = self._means()
 
     def _means(self) -> EpisodeMeans:
         roles = {name: window.means() for name, window in self._windows.items()}
@@ -400,7 +398,7 @@ class History:
         columns = [state["metrics"][name] for name in self._metric_names]
         rows = [[steps[0][0], *(value for _, value in steps)] for steps in zip(*columns, strict=True)]
         self._metric_window = EpisodeWindow(len(columns), rows)
-        self.episodes = self._means()
+        self.episodes = self._logged = self._means()
         self.unlogged[:] = [IterationReport(number, {}, *rest) for number, *rest in state["recent"]]
         self.extra = dict(state.get("extra") or {})
         self.held.clear()

@@ -174,6 +174,8 @@ def make_env(spec: str | Spec, config: Run, num_envs: int, device: str, autorese
 
 def _with_values_per_replica(config: Run, spec: Spec, names: Collection[str], num_envs: int) -> Run:
     """Return the settings of a run whose parameters ``names`` have a value for each replica, unless they are drawn."""
+    if not names:
+        return config
     for name in names:
         if name not in spec.params:
             raise ValueError(f"a callback's parameters: {spec.id} has no {spec.unknown(name)}")
@@ -205,9 +207,7 @@ class HorizonEnv:
         """
         world, num_envs, device = plan.world, plan.num_envs, plan.device
         flags = {"shared_observations": world.separate_shared, "active_heads": world.active_heads}
-        config = (
-            _with_values_per_replica(plan.config, world.spec, per_replica, num_envs) if per_replica else plan.config
-        )
+        config = _with_values_per_replica(plan.config, world.spec, per_replica, num_envs)
         self.env = make_env(world.spec, config, num_envs, device, "SameStep", first_replica=first_replica, **flags)
         self.num_envs, self.horizon, self.device = num_envs, horizon, device
         self._tensors, self.roles = RoleTensors(self.env, plan.roles), plan.roles
