@@ -51,7 +51,9 @@ def run(path: Path, *, pictures: bool = False) -> Any:
             extra_arguments=["--ext=benchmarks.notebooks"] if pictures else [],
         )
         search = os.pathsep.join([str(EXAMPLES.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        client.execute(env={**os.environ, "PYTHONPATH": search})
+        # of tqdm, which torch imports if it is installed
+        no_widgets = "ignore:IProgress not found"
+        client.execute(env={**os.environ, "PYTHONPATH": search, "PYTHONWARNINGS": no_widgets})
     return notebook
 
 

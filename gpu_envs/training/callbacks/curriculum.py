@@ -43,6 +43,7 @@ def stages_between(first: str | Distribution, last: str | Distribution, count: i
     The numbers of a ``LogUniform`` distribution change by equal factors.
 
     Example:
+        >>> from gpu_envs.training.callbacks import stages_between
         >>> stages_between("uniform:0.1:0.2", "uniform:0.1:0.6", 3)
         [Uniform(low=0.1, high=0.2), Uniform(low=0.1, high=0.4), Uniform(low=0.1, high=0.6)]
     """
@@ -70,6 +71,7 @@ class Curriculum(Callback):
 
     Example:
         >>> from gpu_envs.training import Run, train
+        >>> from gpu_envs.training.callbacks import Curriculum, return_above, stages_between
         >>> stages = stages_between("uniform:0.09:0.11", "uniform:0.01:0.8", 6)
         >>> run = Run(env="CartPole-v1", params={"pole_mass": stages[0]}, num_envs=64, total_steps=8192)
         >>> result = train(run, callbacks=[Curriculum("pole_mass", stages, when=return_above(450))])

@@ -12,6 +12,7 @@ class EarlyStopping(Callback):
 
     Example:
         >>> from gpu_envs.training import Run, train
+        >>> from gpu_envs.training.callbacks import EarlyStopping
         >>> run = Run(env="CartPole-v1", num_envs=64, total_steps=8192)
         >>> result = train(run, callbacks=[EarlyStopping(patience=100)])
         >>> result.reason
