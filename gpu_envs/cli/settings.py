@@ -10,7 +10,7 @@ from gpu_envs.cli.parser import Pairs, Parser, Switch, expand_suffix, keep_messa
 from gpu_envs.documented import field_docs
 from gpu_envs.training.algorithms import ALGORITHMS, PPO
 from gpu_envs.training.policy import algorithms_with, join_names
-from gpu_envs.training.run import SETTINGS, Run
+from gpu_envs.training.run import MAPPINGS, SETTINGS, Run
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import Setting
 
@@ -20,6 +20,7 @@ _METAVARS: Mapping[Any, str] = {
     str: "WORD",
     Schedule: "SCHEDULE",
     tuple[int, ...]: "N,N",
+    tuple[str, ...]: "PLACE",
     bool: "on|off",
 }
 """Placeholders for values in the help, by type."""
@@ -43,7 +44,8 @@ def setting_options() -> Mapping[str, Setting]:
 def flag_of(name: str) -> str:
     """Return the option of a setting, given by its flat name."""
     policy, dot, key = name.rpartition(".")
-    return {"params": "--param", "policies": "--policy"}.get(name, f"--{policy}{dot}{key.replace('_', '-')}")
+    singular = {"params": "--param", "policies": "--policy", "callbacks": "--callback"}
+    return singular.get(name, f"--{policy}{dot}{key.replace('_', '-')}")
 
 
 def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] | None, without: str = "") -> None:
@@ -85,7 +87,9 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
         else:
             metavar = "|".join((*(field.choices or (_METAVARS[field.kind],)), *field.keywords))
             flags = [flag, *_ALIASES.get(name, ())]
-            group.add_argument(*flags, dest=name, type=_value_parser(field), metavar=metavar, help=text, **common)
+            action = {"action": "extend"} if field.kind == tuple[str, ...] else {}
+            of_value: dict[str, Any] = {"type": _value_parser(field), "metavar": metavar, **action}
+            group.add_argument(*flags, dest=name, help=text, **of_value, **common)
 
 
 def _value_parser(field: Setting) -> Callable[[str], Any]:
@@ -151,12 +155,12 @@ def explicit_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def combine_settings(preset: Mapping[str, Any], explicit: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset's settings updated by the explicit ones, by flat name; ``params`` and ``policies`` are merged.
+    """Return the preset's settings updated by the explicit ones, by flat name; mappings and ``callbacks`` are merged.
 
     A preset's setting of a single policy is dropped if an option sets it for all policies, or if the options leave the
     policy without agents.
     """
-    mappings = {name: {**preset.get(name, {}), **explicit.get(name, {})} for name in ("params", "policies")}
+    mappings: dict[str, Any] = {name: {**preset.get(name, {}), **explicit.get(name, {})} for name in MAPPINGS}
     policies = mappings["policies"]
     policies_with_settings, used = [*policies, *preset.get("policies", {}).values()], [*policies.values()]
     preset_settings = {}
@@ -164,4 +168,5 @@ def combine_settings(preset: Mapping[str, Any], explicit: Mapping[str, Any]) -> 
         policy, dot, key = name.rpartition(".")
         if not (dot and (key in explicit or (policy in policies_with_settings and policy not in used))):
             preset_settings[name] = item
+    mappings["callbacks"] = [*preset.get("callbacks", ()), *explicit.get("callbacks", ())]
     return {**preset_settings, **explicit, **{name: values for name, values in mappings.items() if values}}

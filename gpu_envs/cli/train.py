@@ -1,11 +1,11 @@
 """``gpu-envs train``, ``tune`` and ``eval``: options, calls of the trainer, and reports."""
 
+import argparse
 import collections
 import contextlib
 import dataclasses
 import importlib
 import os
-import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from gpu_envs.cli.launch import (
     process_count,
 )
 from gpu_envs.cli.launched import launched
-from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, parse_one
+from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, keep_message, parse_one
 from gpu_envs.cli.report import (
     echo,
     echo_json,
@@ -42,6 +42,14 @@ from gpu_envs.training.run import AUTO, CHANGEABLE, POLICY_SETTINGS, Run, change
 from gpu_envs.training.settings_file import SETTINGS_FILE, read
 
 _NO_PRESET = "none"
+
+_TRACKERS: Mapping[str, Sequence[str]] = {
+    name: ("gpu_envs.replays:RecordReplays", f"gpu_envs.training.callbacks:{tracker}")
+    for name, tracker in (("wandb", "WandbTracker"), ("mlflow", "MLflowTracker"))
+}
+"""Callbacks of the run by the name of the tracker."""
+
+_KEEP_BEST = "gpu_envs.training.callbacks:KeepBest"
 
 _TRAIN = """Train policies for an environment.
 
@@ -113,7 +121,8 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
     if env is not None and (Path(env) / SETTINGS_FILE).is_file():
         parser.error(f"{env} is the folder of a run; to continue it: gpu-envs train --resume {env}")
     config = _read_config(parser, args, env)
-    args.trust = parse_spec_path(config.env) is not None  # the command line names the file
+    # the command line names the files
+    args.trust = any(parse_spec_path(path) is not None for path in (config.env, *config.callbacks))
     no_folder = config.run_dir == "" or (launched() and config.run_dir is None)
     if no_folder and (args.max_restarts or launcher_restarts() > 0):
         parser.error("--max-restarts needs the run directory to continue from: give --run-dir")
@@ -128,14 +137,13 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
         else:
             config = config if context.device is None else dataclasses.replace(config, device=context.device)
             trainer, group = _import_trainer(trainer, config.device), _group_option(context.group)
-            callbacks = _callbacks_option(args.callback)
             if config.num_envs == AUTO:
                 chosen, why = trainer.choose_num_envs(config, **group)
                 config = dataclasses.replace(config, num_envs=chosen)
                 if context.is_first:
                     echo(f"num_envs is {chosen:,}: {why}", error=args.json)
             _report_processes(context, config.replicas, error=args.json)
-            result = trainer.train(config, progress=args.progress, **group, **callbacks)
+            result = trainer.train(config, progress=args.progress, **group)
         _report(result, args, context)
     return INTERRUPTED if result.reason == "interrupted" else OK
 
@@ -249,11 +257,11 @@ def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = No
     parser.add_argument("--gpus", metavar="N", help=gpus)
     restarts = "with --gpus, maximum number of restarts from the last checkpoint after a process fails (default: 0)"
     parser.add_integer("--max-restarts", restarts, 0)
-    callback = (
-        "a callback, such as my_callbacks.py:Stopper or package.module:NAME: an object, or a class or function that "
-        "makes one when called without arguments. May be given several times; give it again with --resume"
-    )
-    parser.add_argument("--callback", metavar="PLACE", action="append", default=[], help=callback)
+    shorthands: dict[str, Any] = {"dest": "callbacks", "default": argparse.SUPPRESS}
+    track = f"send the run to a tracker: {', '.join(_TRACKERS)}"
+    parser.add_argument("--track", type=_tracker, action="extend", metavar="NAME", help=track, **shorthands)
+    keep_best = "keep the checkpoint with the highest return in a run directory, best, in the run directory"
+    parser.add_argument("--keep-best", action="append_const", const=_KEEP_BEST, help=keep_best, **shorthands)
     parser.add_json()
     parser.add_trust()
     parser.add_progress()
@@ -262,11 +270,12 @@ def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = No
     return parser
 
 
-def _callbacks_option(places: Sequence[str]) -> dict[str, Any]:
-    """Return the option of the trainer for ``--callback``: imported objects, and results of classes and functions."""
-    found = [load_object(place, "--callback") for place in places]
-    callbacks = [each() if isinstance(each, type | types.FunctionType) else each for each in found]
-    return {"callbacks": callbacks} if callbacks else {}
+@keep_message
+def _tracker(name: str) -> Sequence[str]:
+    """Return the callbacks of a tracker; ValueError if there is none of this name."""
+    if name not in _TRACKERS:
+        raise ValueError(f"{name!r} is no tracker{did_you_mean(name, _TRACKERS)} There are: {', '.join(_TRACKERS)}")
+    return _TRACKERS[name]
 
 
 def _help_values() -> dict[str, str]:
@@ -310,6 +319,8 @@ def _read_config(parser: Parser, args: Any, env: str | None, **fixed: Any) -> Ru
     if not isinstance(env, str):
         parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
     spec = registry.spec_of_run(env, args.config, trust=args.trust) if from_file else registry.spec(env)
+    for place in file.get("callbacks", ()):
+        registry.import_of_run(place, args.config, "one of its callbacks", load_object, trust=args.trust)
     no_preset = args.preset is None and args.config is not None  # a file replaces the preset "default"
     algorithm = explicit_settings(args).get("algorithm", file.get("algorithm"))
     if algorithm != file.get("algorithm"):  # drop the settings of the file's algorithm
@@ -350,8 +361,7 @@ def _resume_options(args: Any) -> list[str]:
     progress = {True: ["--progress"], False: ["--no-progress"], None: []}[args.progress]
     gpus = [] if args.gpus is None else ["--gpus", args.gpus]
     switches = [f"--{name}" for name in ("trust", "json", "debug") if getattr(args, name)]
-    callbacks = [word for place in args.callback for word in ("--callback", place)]
-    return [*gpus, *progress, *switches, *callbacks]
+    return [*gpus, *progress, *switches]
 
 
 def _read_run(run: str) -> tuple[Run | None, int]:
@@ -380,7 +390,7 @@ def _call_resume(trainer: Any, args: Any, context: ProcessContext, run: str, cha
 
         _report_processes(context, RunDirectory.open(run).config().replicas, error=args.json)
     device = {} if context.device is None else {"device": context.device}
-    options = _group_option(context.group) | dict(changes) | device | _callbacks_option(args.callback)
+    options = _group_option(context.group) | dict(changes) | device
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", f".*{NO_STEP_TAKEN}")
         result = trainer.resume(run, progress=args.progress, trust=args.trust, **options)

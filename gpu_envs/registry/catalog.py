@@ -8,8 +8,9 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 
@@ -166,7 +167,13 @@ def spec(id: str | Spec) -> Spec:
 
 
 def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
-    """Returns the spec that a run directory or a settings file names; imports untrusted files only with ``trust``.
+    """Returns the spec that a run directory or a settings file names; ``trust`` as in ``import_of_run``."""
+    requested: Spec = import_of_run(name, source, "its environment", spec, trust=trust)
+    return requested
+
+
+def import_of_run(name: str, source: str, role: str, load: Callable[[str], Any], *, trust: bool) -> Any:
+    """Returns ``load(name)``, named by a run directory or a settings file; imports untrusted files only with ``trust``.
 
     Another person may have written the folder or file. Without ``trust``, it may name an installed package, a file that
     this process has imported by name, or a file that this user has trained with and not changed.
@@ -176,15 +183,15 @@ def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
     """
     reference = sources.parse_spec_path(name)
     if trust or reference is None or _was_imported(reference) or not needs_trust(name):
-        return spec(name)
+        return load(name)
     if not reference.is_file:
         with contextlib.suppress(SourceError), importing.without_working_folder():
-            return spec(name)
+            return load(name)
     what = f"the file {reference.source}" if reference.is_file else f"the module {reference.source!r} of this folder"
     edited = reference.is_file and trusted.was_trusted(reference.source)
     note = " (the file has changed since you trained with it)" if edited else ""
     raise UntrustedError(
-        f"{source} names {what} as its environment{note}, and importing it runs its code: read it, and if you trust "
+        f"{source} names {what} as {role}{note}, and importing it runs its code: read it, and if you trust "
         "it, add --trust (trust=True in Python)"
     )
 

@@ -120,8 +120,8 @@ def load(spec_path: SpecPath) -> tuple[Spec, Origin]:
     return spec, Origin(full_path, full_path)
 
 
-def load_object(text: str, what: str) -> Any:
-    """Imports ``path/to/file.py:NAME`` or ``package.module:NAME``, and returns the object; ``what``: for messages.
+def load_object(text: str) -> Any:
+    """Imports ``path/to/file.py:NAME`` or ``package.module:NAME``, and returns the object.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -129,11 +129,11 @@ def load_object(text: str, what: str) -> Any:
     """
     path = parse_spec_path(text)
     if path is None or not path.name:
-        raise SourceError(f"{what}: {text!r} names no object; give path/to/file.py:NAME or package.module:NAME")
+        raise SourceError(f"{text!r} names no object; give path/to/file.py:NAME or package.module:NAME")
     module = _imported(path)
     if path.name not in vars(module):
         names = [name for name in vars(module) if not name.startswith("_")]
-        raise SourceError(f"{what}: {text.rpartition(':')[0]} has no {path.name!r}{did_you_mean(path.name, names)}")
+        raise SourceError(f"{text.rpartition(':')[0]} has no {path.name!r}{did_you_mean(path.name, names)}")
     return getattr(module, path.name)
 
 

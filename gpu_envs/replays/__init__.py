@@ -4,7 +4,8 @@ from gpu_envs import replays
 replays.record("runs/taggers", replicas=4).save_html("taggers.html")
 """
 
+from gpu_envs.replays.callback import RecordReplays as RecordReplays
 from gpu_envs.replays.recording import record as record
 from gpu_envs.replays.replay import Replay as Replay
 
-__all__ = ["Replay", "record"]
+__all__ = ["RecordReplays", "Replay", "record"]

@@ -42,9 +42,9 @@ def record(
     """Step an environment and record some of its replicas.
 
     Args:
-        source: A run directory, whose policies act; an environment id, with random actions or ``policy``; or an
-            environment. An environment continues from its state unless ``seed`` is given, and stays in the state after
-            the recording (on a GPU up to 31 steps later).
+        source: A run directory, or a result of ``load_policies`` or ``Trainer.policies``, whose policies act; an
+            environment id, with random actions or ``policy``; or an environment. An environment continues from its
+            state unless ``seed`` is given, and stays in the state after the recording (on a GPU up to 31 steps later).
         policy: Function from observations to actions, as in ``gpu_envs.evaluate``: if the environment has action masks,
             it is called with observations and masks. None for random actions, which obey the masks.
         replicas: Number of replicas, or for an environment also a list of replica numbers; None for 9, or all replicas

@@ -69,10 +69,13 @@ def open_source(source: Any, options: SourceOptions) -> ReplaySource:
     """Return the environment and policy of a run directory, an environment id, or an environment."""
     if isinstance(source, VectorEnv | MultiAgentEnv):
         return _open_env(source, options)
+    if hasattr(source, "acting_in"):  # TrainedPolicies, whose module imports torch
+        env = registry.spec(source.config.env).id
+        return _open_policies(source, options, env, _facts_of_training(source), source.seed)
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
-            f"source is {type(source).__name__}; give a run directory, an environment id, or an environment from "
-            "gpu_envs.make without wrappers (env.unwrapped)"
+            f"source is {type(source).__name__}; give a run directory, an environment id, trained policies, or an "
+            "environment from gpu_envs.make without wrappers (env.unwrapped)"
         )
     if options.replicas is not None and not isinstance(options.replicas, int | np.integer):
         raise TypeError(f"replicas is {options.replicas!r}; give the number of replicas to record of {str(source)!r}")
@@ -143,7 +146,7 @@ def _open_id_with_policies(name: str, options: SourceOptions) -> ReplaySource:
         raise ValueError("policy (for all roles) and policies (by role) are given: leave one out")
     assert options.policies is not None
     loaded = load_frozen_policies(name, options.policies, device=options.device, params=options.params)
-    return _open_policies(loaded, options, name, {}, options.seed or 0)
+    return _open_policies(loaded, options, name, {}, 0)
 
 
 def _open_run(path: Path, options: SourceOptions) -> ReplaySource:
@@ -163,25 +166,28 @@ def _open_run(path: Path, options: SourceOptions) -> ReplaySource:
         purpose="play",
         trust=options.trust,
     )
+    env, name = registry.spec(loaded.config.env).id, path.resolve().name
+    title = name if name.startswith(env) else f"{env}: {name}"
+    return _open_policies(loaded, options, title, {"Run": name, **_facts_of_training(loaded)}, loaded.seed)
+
+
+def _facts_of_training(loaded: "TrainedPolicies") -> dict[str, str]:
     returns = {role: f"{value:.6g}" for role, value in loaded.returns.items() if not math.isnan(value)}
     one = len(loaded.returns) == 1
-    facts = {
-        "Run": path.resolve().name,
+    return {
         "Trained for": f"{loaded.steps:,} steps",
         "Return in training": ", ".join(value if one else f"{role} {value}" for role, value in returns.items())
         or "no episode ended",
     }
-    env, name = registry.spec(loaded.config.env).id, facts["Run"]
-    title = name if name.startswith(env) else f"{env}: {name}"
-    return _open_policies(loaded, options, title, facts, loaded.seed if options.seed is None else options.seed)
 
 
 def _open_policies(
-    loaded: "TrainedPolicies", options: SourceOptions, title: str, facts: Mapping[str, str], seed: int
+    loaded: "TrainedPolicies", options: SourceOptions, title: str, facts: Mapping[str, str], default_seed: int
 ) -> ReplaySource:
     """Return a new environment with these policies, whose first episodes equal an evaluation's with this seed."""
     from gpu_envs.training.process.device import explain_out_of_memory
 
+    seed = default_seed if options.seed is None else options.seed
     count, config, device = _replica_count(options.replicas), loaded.config, loaded.device
     with explain_out_of_memory(dataclasses.replace(config, num_envs=count, horizon=1), device):
         env = loaded.make(count)

@@ -89,6 +89,20 @@ class SplitRows:
         return self.with_data(self.individual.flatten(first, last), self.shared.flatten(first, last))
 
 
+def stack_frames(
+    rows: torch.Tensor, before: torch.Tensor | None, restarted: torch.Tensor | None, frames: int
+) -> torch.Tensor:
+    """Return stacks of ``frames`` rows, the oldest first: ``before`` without its oldest, and these rows.
+
+    ``restarted`` broadcasts to the rows: where a new episode has started, all frames are its first. None: nowhere;
+    ``before`` None: everywhere.
+    """
+    if before is None:
+        return rows.repeat(*[1] * (rows.dim() - 1), frames)
+    stacks = torch.cat([before[..., rows.shape[-1] :], rows], -1)
+    return stacks if restarted is None else torch.where(restarted, stack_frames(rows, None, None, frames), stacks)
+
+
 Rows: TypeAlias = torch.Tensor | SplitRows
 """Rows of observations, ``[rows, features]``."""
 

@@ -13,6 +13,7 @@ from gpu_envs.backend.host import MAX_THREADS
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry.catalog import portable_name
+from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.distributions import stored
 from gpu_envs.training.algorithms import ALGORITHMS, PPO, Algorithm, OffPolicy
 from gpu_envs.training.policy import Network, Policy, check_algorithm_and_network, check_supported, settings_for
@@ -40,6 +41,9 @@ class Run(Settings):
     """Policy of each role or agent (tagger, runner_0): a name, which several may share; random; or frozen:RUN or
     frozen:RUN:POLICY for a policy of another run. By default each role learns a policy of the same name. In Python a
     Policy, keyed by the name of a role or of a shared policy, overrides the algorithm or the network."""
+    callbacks: tuple[str, ...] = setting((), resume=True)
+    """Callbacks that the run makes, such as my_callbacks.py:Stopper or package.module:NAME: an object, or a class or
+    function that makes one when called without arguments."""
     seed: int = setting(0, minimum=0)
     """Seed of weights, actions, minibatches and environments."""
     device: str = setting("auto", resume=True)
@@ -55,6 +59,8 @@ class Run(Settings):
     """Updates and steps done when ``gpus`` or the steps per update last changed."""
     horizon: int = setting(32, minimum=1, maximum=MAX_COUNT)
     """Steps of each replica between two updates."""
+    frame_stack: int = setting(1, minimum=1, maximum=2**16)
+    """Number of an episode's last observations that policies see; before there are as many, the first is repeated."""
     stagger: bool = setting(False)
     """Whether each replica's first episode is cut at a random step, so that replicas do not reset simultaneously."""
 
@@ -109,6 +115,8 @@ class Run(Settings):
                     f"policies names a policy {role!r}, which is the name of a setting; give the policy another name, "
                     "as in policies={'runner': 'main', 'main': Policy(...)}"
                 )
+        paths = {str(parse_spec_path(place) or place): None for place in self.callbacks}  # absolute, once each
+        object.__setattr__(self, "callbacks", tuple(paths))
         since = tuple(map(as_int, self.since)) if isinstance(self.since, list | tuple) else ()
         if len(since) != 2 or None in since:
             raise ValueError(f"since is {self.since!r}; give two integers, of updates and of steps")

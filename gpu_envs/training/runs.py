@@ -43,7 +43,8 @@ def train(
 
     Args:
         config: Settings of the run. For ``num_envs="auto"`` the number is measured first, and saved with the settings.
-        callbacks: Objects whose methods the run calls, see ``Callback``.
+        callbacks: Objects whose methods the run calls, see ``Callback``; or texts as in ``Run.callbacks``, which are
+            saved with the settings.
         progress: Whether to draw a progress bar; None: draw one in a terminal or a notebook, and otherwise write a line
             every 30 s.
         modules: Your torch modules by policy name (by default the name of the role).
@@ -56,6 +57,7 @@ def train(
         >>> result.steps
         8192
     """
+    config, callbacks = _split_callbacks(config, callbacks)
     if config.num_envs == AUTO:
         config = dataclasses.replace(config, num_envs=choose_num_envs(config, modules=modules, group=group)[0])
     # first, so that a mistake does not leave a run directory
@@ -85,10 +87,11 @@ def resume(
 
     Args:
         run: Run directory.
-        callbacks: New objects for the callbacks of the interrupted run, in the same order.
+        callbacks: New objects for the objects of the interrupted run, in the same order; the run makes the callbacks
+            of its settings itself. Texts are added to these.
         progress: As in ``train``.
         modules: As in ``train``.
-        trust: Whether to import the file of an environment that is not registered in this process.
+        trust: Whether to import files of the environment and of callbacks that were not used on this machine.
         group: As in ``train``.
         **changes: Changed settings by flat name, such as ``total_steps`` (schedules adapt to it); ``gpu-envs train
             --help`` lists the settings that may change.
@@ -97,7 +100,8 @@ def resume(
     folder, first = RunDirectory.open(run), processes.rank == 0
     with folder.lock() if first else contextlib.nullcontext():
         folder.spec(trust=trust)
-        config = folder.config().changed(changes)
+        folder.check_callbacks(trust=trust)
+        config, callbacks = _split_callbacks(folder.config().changed(changes), callbacks)
         latest = folder.checkpoints.latest()
         done = iteration_of(latest) if latest is not None else 0
         if "total_steps" in changes and done > config.iterations:
@@ -128,6 +132,14 @@ def resume(
         if first and result.iterations == done and result.reason != "interrupted":
             warnings.warn(no_step_notice(result), stacklevel=2)
         return result
+
+
+def _split_callbacks(config: Run, callbacks: Iterable[Any]) -> tuple[Run, list[Any]]:
+    """Return the run with the callbacks that are texts added to its settings, and the other callbacks."""
+    callbacks = list(callbacks)
+    texts = [callback for callback in callbacks if isinstance(callback, str)]
+    config = dataclasses.replace(config, callbacks=(*config.callbacks, *texts))
+    return config, [callback for callback in callbacks if not isinstance(callback, str)]
 
 
 @exclusive()

@@ -37,7 +37,7 @@ class Setting:
     owner: type
     name: str
     kind: Any
-    """The type of its values, without None and keywords: int, float, Schedule, str, bool or ``tuple[int, ...]``."""
+    """The type of its values, without None and keywords: int, float, Schedule, str, bool or a tuple of int or str."""
     default: Any
     optional: bool
     """Whether None is allowed."""
@@ -86,7 +86,7 @@ class Setting:
         if isinstance(value, bool):
             return "on" if value else "off"
         if isinstance(value, tuple | list):
-            return ",".join(map(str, value))
+            return ",".join(map(str, value)) or "none"
         return "none" if value is None else str(Schedule.of(value)) if self.kind is Schedule else str(value)
 
 
@@ -204,6 +204,12 @@ def _check_widths(field: Setting, value: Any) -> tuple[int, ...]:
     return widths
 
 
+def _check_texts(field: Setting, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text.isprintable() for text in value):
+        raise ValueError(f"{field.name} is {value!r}; give a list of texts. {field.doc}")
+    return tuple(value)
+
+
 def _parse_int(text: str) -> int:
     """Parse an integer, which may be written as 1e6."""
     try:
@@ -227,5 +233,6 @@ _KINDS: Mapping[Any, tuple[Callable[[Setting, Any], Any], Callable[[str], Any], 
         lambda text: tuple(int(part) for part in text.split(",") if part.strip()),
         "not a list of integers such as 64,64",
     ),
+    tuple[str, ...]: (_check_texts, lambda text: (text,), ""),
 }
 """For each type of setting: the function that checks a value, the function that parses text, and the parsing error."""

@@ -1,7 +1,8 @@
 """A training run: its loop, its callbacks and its checkpoints."""
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -71,7 +72,7 @@ class Trainer(Iterations):
             config: Settings of the run.
             run: Directory for configuration, logs and checkpoints; None: nothing is saved.
             modules: Your torch modules by policy name (by default the name of the role).
-            callbacks: Objects whose methods ``run`` calls, see ``Callback``.
+            callbacks: Objects whose methods ``run`` calls, see ``Callback``, besides those of ``config.callbacks``.
             saved_players: ``players`` of a checkpoint, for restoring frozen policies; None: frozen policies are read
                 from their runs.
             group: A process group of ``torch.distributed``, each of whose processes makes a trainer: they train
@@ -81,7 +82,8 @@ class Trainer(Iterations):
             MemoryError: The device has too little memory; the message says which setting to lower, and to what value.
             RuntimeError: Another thread of this process makes, trains or evaluates policies at the same time.
         """
-        self._callbacks, self._changed_schedules = Callbacks(callbacks), dict[str, list[str]]()
+        self._callbacks = Callbacks([*config.callbacks, *callbacks])
+        self._changed_schedules: dict[str, list[str]] = {}
         self._save_requested = False
         self._received: dict[str, bool] = {}
         self._meter: _Meter | None = None
@@ -163,7 +165,7 @@ class Trainer(Iterations):
                 self._deliver(newest_too=reason != "interrupted")
                 # a resumed run completes the row of an interrupted one
                 if history.unlogged and reason != "interrupted" and self._failure is None:
-                    history.write(self.iteration, self.seconds, self._meter.speed(self.steps))
+                    self._write_row(self.iteration)
                 self.save()
         finally:
             self._reports.receive(wait_for_all=True)
@@ -219,19 +221,43 @@ class Trainer(Iterations):
         """
         history, meter = self.history, self._meter
         assert meter is not None
-        end = self.iteration + (newest_too or not self._callbacks.watching)
+        end = self.iteration + (newest_too or "on_iteration" not in self._callbacks.hooks)
         while history.held and history.held[0].iteration < end and self._failure is None:
             report = history.held.popleft()
-            try:
+            with self._failure_stops():
                 wish = self._callbacks.watch(self, report)
                 self._wish = self._wish or wish or ""
-            except DivergedError:
-                raise  # there is nothing to save
-            except Exception as error:  # noqa: BLE001
-                self._wish, self._failure = f"{type(error).__name__}: {error}", error
+            history.add_to_row(report)
             is_last = history.target_reached and report is history.newest
-            row = report.iteration % self.config.log_interval == 0 and not is_last
-            history.log_report(report, self.seconds, meter.speed(report.steps), row=row)
+            if report.iteration % self.config.log_interval == 0 and not is_last:
+                self._write_row(report.iteration)
+
+    def _write_row(self, iteration: int) -> None:
+        """Write a row of the log, and give it to callbacks."""
+        assert self._meter is not None
+        speed = self._meter.speed(self.config.steps_at(iteration))
+        row = self.history.write(iteration, self.seconds, speed, always="on_log" in self._callbacks.hooks)
+        with self._failure_stops():
+            self._callbacks.call("on_log", self, row)
+
+    @contextlib.contextmanager
+    def _failure_stops(self) -> Iterator[None]:
+        """Let an exception of a callback stop the run, which raises it again after a checkpoint."""
+        try:
+            yield
+        except DivergedError:
+            raise  # there is nothing to save
+        except Exception as error:  # noqa: BLE001
+            self._wish, self._failure = f"{type(error).__name__}: {error}", error
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run directory; None if this process does not write one."""
+        return self._run and self._run.path
+
+    def add_file(self, path: str | Path) -> None:
+        """Give a file of the run, such as a replay, to the method ``on_file`` of callbacks."""
+        self._callbacks.call("on_file", self, Path(path))
 
     @property
     def is_main(self) -> bool:
@@ -357,6 +383,12 @@ class Trainer(Iterations):
         save_together(checkpoints, self.iteration, state, self.group, keep_buffers=keep)
         self._callbacks.call("on_checkpoint", self, checkpoints.path(self.iteration))
 
+    def policies(self) -> TrainedPolicies:
+        """Return the current policies, to act in environments that you make; further training changes them."""
+        networks = {name: policy.networks for name, policy in (self.players | self.learners).items()}
+        config, parts, seed = self.config, self._plan.policies, derived_seed(self.config.seed, "evaluation")
+        return TrainedPolicies(config, self.device, parts, networks, seed, self.steps, self.returns)
+
     def evaluate(
         self, episodes: int = 1000, *, num_envs: int | None = None, seed: int | None = None, greedy: bool = True
     ) -> Evaluations:
@@ -368,13 +400,9 @@ class Trainer(Iterations):
             seed: Seed of environments and actions; None: derived from the run's seed.
             greedy: Take the most likely actions instead of sampling.
         """
-        networks = {name: policy.networks for name, policy in (self.players | self.learners).items()}
-        default_seed, spec = derived_seed(self.config.seed, "evaluation"), self._plan.world.spec
-        policies = TrainedPolicies(
-            self.config, self.device, self._plan.policies, networks, default_seed, self.steps, self.returns
-        )
+        policies, spec = self.policies(), self._plan.world.spec
         options: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "spec": spec}
         with self._settings():
-            evaluations = play(policies, seed=default_seed if seed is None else seed, **options)
+            evaluations = play(policies, seed=policies.seed if seed is None else seed, **options)
         self._callbacks.call("on_evaluation", self, evaluations)
         return evaluations

@@ -1,12 +1,14 @@
 """The base class of callbacks, and the calls of a trainer."""
 
 import reprlib
+import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from gpu_envs.errors import did_you_mean
+from gpu_envs.registry.sources import load_object
 from gpu_envs.training.record.checkpoint import check_saveable
 
 
@@ -42,6 +44,12 @@ class Callback:
     def on_checkpoint(self, trainer: Any, path: Path) -> None:
         """Called after a checkpoint has been written, in every process."""
 
+    def on_log(self, trainer: Any, row: Mapping[str, float]) -> None:
+        """Called for each row of ``log.csv``, also if the run has no directory."""
+
+    def on_file(self, trainer: Any, path: Path) -> None:
+        """Called by ``Trainer.add_file``, such as with a replay."""
+
     def on_end(self, trainer: Any, result: Any) -> None:
         """Called once at the end of the run, after the last checkpoint."""
 
@@ -57,20 +65,23 @@ class Callbacks:
     Attributes:
         parameters: Names of the parameters that callbacks change.
         running: Whether a method of a callback is running.
-        watching: Whether a callback receives reports.
+        hooks: Names of the methods that some callback has.
     """
 
     def __init__(self, callbacks: Iterable[Any] = ()) -> None:
-        """Check that each object is a callback."""
+        """Check each callback; texts, as in ``Run.callbacks``, are imported."""
         self._callbacks: dict[str, Any] = {}
-        for callback in callbacks:
+        for each in callbacks:
+            callback = load_object(each) if isinstance(each, str) else each
+            if isinstance(each, str) and isinstance(callback, type | types.FunctionType):
+                callback = callback()
             _check(callback)
             kind = type(callback).__name__
             number = 1 + sum(type(other).__name__ == kind for other in self._callbacks.values())
             self._callbacks[kind if number == 1 else f"{kind} {number}"] = callback
         self.parameters = [name for each in self._callbacks.values() for name in getattr(each, "parameters", ())]
         self._methods = {hook: _methods(hook, self._callbacks.values()) for hook in HOOKS}
-        self.watching = bool(self._methods["on_iteration"])
+        self.hooks = {hook for hook, methods in self._methods.items() if methods}
         self.running = False
 
     def call(self, hook: str, *args: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from gpu_envs.documented import documented
 from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.errors import did_you_mean
 from gpu_envs.tables import html_table
-from gpu_envs.training.record.log import RunLog
+from gpu_envs.training.record.log import LEADING_COLUMNS, RunLog
 from gpu_envs.training.record.summary import curves, read_log, result_rows
 from gpu_envs.training.run import Run
 
@@ -346,8 +346,12 @@ class History:
     @property
     def target_reached(self) -> bool:
         """Whether the mean return of 100 episodes has reached ``target_return``."""
-        target, role = self._config.target_return, self._target_role
-        return target is not None and self._windows[role].full and self.episodes.roles[role][0] >= target
+        return self._config.target_return is not None and self.target_mean >= self._config.target_return
+
+    @property
+    def target_mean(self) -> float:
+        """Mean return that ``target_return`` refers to; NaN until 100 episodes have ended."""
+        return self.episodes.roles[self._target_role][0] if self._windows[self._target_role].full else math.nan
 
     def open_log(self, path: Path, iteration: int) -> None:
         """Start or resume a log; rows after ``iteration``, and of reports that are still held, are dropped."""
@@ -361,20 +365,27 @@ class History:
         self.newest = Report(report, episodes, ended, self._config.steps_at(report.iteration), self.wait)
         self.held.append(self.newest)
 
-    def log_report(self, report: Report, seconds: float, speed: float, *, row: bool) -> None:
-        """Add a report to the next row of the log; ``row``: write the row."""
+    def add_to_row(self, report: Report) -> None:
+        """Add a report to the next row of the log."""
         self.unlogged.append(report.source)
         self._logged = report.episodes
-        if row:
-            self.write(report.iteration, seconds, speed)
 
-    def write(self, iteration: int, seconds: float, speed: float) -> None:
-        """Write a row of the log, if one is open, of ``unlogged`` and ``extra``, and clear them."""
-        if self.log is not None:
+    def write(self, iteration: int, seconds: float, speed: float, *, always: bool) -> dict[str, float]:
+        """Write a row of the log, if one is open, of ``unlogged`` and ``extra``, and clear them.
+
+        Returns:
+            The row; empty if no log is open and not ``always``.
+        """
+        row: dict[str, float] = {}
+        if self.log is not None or always:
             entry = log_entry(self.unlogged, self._logged) | {"steps_per_second": speed} | self.extra
-            self.log.write(iteration, self._config.steps_at(iteration), entry, seconds)
+            steps = self._config.steps_at(iteration)
+            row = {**dict(zip(LEADING_COLUMNS, (iteration, steps, seconds), strict=True)), **entry}
+            if self.log is not None:
+                self.log.write(iteration, steps, entry, seconds)
         self.unlogged.clear()
         self.extra.clear()
+        return row
 
     def state(self) -> dict[str, Any]:
         """Return everything that later rows depend on."""

@@ -91,7 +91,7 @@ class Acting:
             )
         self._device, self._threads = policies.device, policies.config.cpu_threads
         self._seed, self._greedy, self._turn = seed, greedy, 0
-        self._tensors = RoleTensors(env)
+        self._tensors = RoleTensors(env, frames=policies.config.frame_stack)
         expected = dict.fromkeys(_description(part.role) for parts in policies.parts.values() for part in parts)
         actual = list(map(_description, self._tensors.roles))
         if sorted(expected) != sorted(actual):

@@ -34,7 +34,11 @@ class FusedRollout:
         if players or len(learners) > 1 or not supports_act_and_step(horizon_env.env.simulation.layout, params):
             return None
         (learner,) = learners.values()
-        if not isinstance(learner, OnPolicyLearner) or not isinstance(learner.networks, SmallNetworks):
+        if (
+            horizon_env.roles[0].frames > 1
+            or not isinstance(learner, OnPolicyLearner)
+            or not isinstance(learner.networks, SmallNetworks)
+        ):
             return None
         return cls(horizon_env, learner, learner.networks)
 

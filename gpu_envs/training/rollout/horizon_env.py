@@ -14,7 +14,7 @@ from gpu_envs.engine.results import Step
 from gpu_envs.engine.roles import SINGLE_ROLE, RoleInterface
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.horizon import EpisodeSums
-from gpu_envs.training.observations import Rows, SplitRows
+from gpu_envs.training.observations import Rows, SplitRows, stack_frames
 from gpu_envs.training.rollout.plan import Plan, PolicyRole
 from gpu_envs.training.run import Run
 
@@ -23,17 +23,23 @@ from gpu_envs.training.run import Run
 class RoleTensors:
     """Conversion between a single-agent or team environment and tensors by role, ``[num_envs, agents, ...]``."""
 
-    def __init__(self, env: Any, roles: tuple[PolicyRole, ...] | None = None) -> None:
-        """Wrap an environment with torch tensors; its roles are derived from it unless given."""
+    def __init__(self, env: Any, roles: tuple[PolicyRole, ...] | None = None, *, frames: int = 1) -> None:
+        """Wrap an environment with torch tensors; unless given, its roles are derived, with ``frames`` in each row."""
         self.by_role = RoleInterface(env)
-        self.roles = roles or PolicyRole.of(self.by_role.roles.values(), masked=env.action_mask is not None)
+        masked = env.action_mask is not None
+        self.roles = roles or PolicyRole.of(self.by_role.roles.values(), masked=masked, frames=frames)
+        self._stacks: dict[str, torch.Tensor] = {}
         self._action_shapes = {
             role.name: (*self.by_role.batch_shape(role.name), *(() if role.head.scalar else (role.head.width,)))
             for role in self.roles
         }
 
-    def observations(self, observations: Any) -> dict[str, Rows]:
-        """Convert the environment's observations to rows of features by role."""
+    def observations(self, observations: Any, *, restart: bool = False) -> dict[str, Rows]:
+        """Convert the environment's observations to rows of features by role, after those of the last call.
+
+        ``restart``: all stacks of frames start with these observations.
+        """
+        self._stacks = {} if restart else self._stacks
         rows, by_role = dict[str, Rows](), self.by_role.split(observations)
         shared = {} if self.by_role.single_agent else self.by_role.env.shared_observations
         for role in self.roles:
@@ -42,7 +48,11 @@ class RoleTensors:
                 continue
             own, lead = by_role[role.name], self.by_role.batch_shape(role.name)
             flat = own if role.flattening is None else role.flattening.rows(own, len(lead))
-            rows[role.name] = flat = flat.reshape(lead[0], role.agents, role.features)
+            rows[role.name] = flat = flat.reshape(lead[0], role.agents, -1)
+            if role.frames > 1:
+                restarted = (self.by_role.env.elapsed == 0).view(-1, 1, 1)
+                stack = stack_frames(flat, self._stacks.get(role.name), restarted, role.frames)
+                rows[role.name] = self._stacks[role.name] = stack
             if role.split is not None:
                 rows[role.name] = SplitRows.of(flat, role.split)
         return rows
@@ -83,6 +93,9 @@ class RoleStorage:
         self.role = role
         self.single_agent = single_agent
         self.observations = zeros(horizon + 1, n, a, f)
+        stacks = role.frames > 1
+        self.latest = zeros(1, n, a, f // role.frames) if stacks else None
+        self.latest_final = zeros(1, n, a, f // role.frames) if stacks and may_truncate else None
         self.rewards = zeros(horizon, n, a)
         self.terminations = zeros(horizon, n, a, dtype=torch.bool)
         self.truncations = zeros(horizon, n, a, dtype=torch.bool)
@@ -96,15 +109,31 @@ class RoleStorage:
 
     def row(self, name: str, t: int) -> torch.Tensor | None:
         """Return the array into which the environment writes in step ``t``, in the environment's shape, or None."""
-        array: torch.Tensor | None = getattr(self, name)
-        if array is None:
+        row = self._written(name, t)
+        if row is None:
             return None
-        row = array[t + (name in _BEFORE_STEP.values())]
         row = row.squeeze(1) if self.single_agent else row
         flattening = self.role.flattening
         if flattening is None or name not in ("observations", "final_obs"):
             return row
         return None if flattening.pieces else row.view(*row.shape[:-1], *flattening.shape)
+
+    def _written(self, name: str, t: int) -> torch.Tensor | None:
+        """Return the part of an array that step ``t`` writes; of observations that are stacked, the latest ones."""
+        latest = {"observations": self.latest, "final_obs": self.latest_final}.get(name)
+        if latest is not None:
+            return latest[0]
+        array: torch.Tensor | None = getattr(self, name)
+        return None if array is None else array[t + (name in _BEFORE_STEP.values())]
+
+    def stack(self, t: int) -> None:
+        """Stack the observations that step ``t`` has written on those before, if policies see several."""
+        if self.latest is None:
+            return
+        before, restarted = self.observations[t], self.episode_length[t].unsqueeze(-1) > 0
+        self.observations[t + 1].copy_(stack_frames(self.latest[0], before, restarted, self.role.frames))
+        if self.final_obs is not None and self.latest_final is not None:
+            self.final_obs[t].copy_(stack_frames(self.latest_final[0], before, None, self.role.frames))
 
     def rows(self, t: int | slice = slice(None)) -> Rows:
         """Return observations before steps ``t``, by default all horizon + 1: ``[..., num_envs, agents, features]``."""
@@ -133,9 +162,9 @@ class RoleStorage:
         flattening = self.role.flattening
         if flattening is None or not flattening.pieces:
             return
-        flattening.write(observations, self.observations[t + 1].flatten(0, 1))
-        if self.final_obs is not None:
-            flattening.write(final_obs, self.final_obs[t].flatten(0, 1))
+        for name, array in (("observations", observations), ("final_obs", final_obs)):
+            if (row := self._written(name, t)) is not None:
+                flattening.write(array, row.flatten(0, 1))
 
     def carry_over(self) -> None:
         """Start a horizon: copy the last row of the arrays of ``before_step`` into the first, and clear lengths."""
@@ -248,7 +277,7 @@ class HorizonEnv:
         if stagger is not None:
             observations = self.env.stagger(stagger)
             self.staggered = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        rows, masks = self._tensors.observations(observations), self._tensors.action_masks()
+        rows, masks = self._tensors.observations(observations, restart=True), self._tensors.action_masks()
         for name, storage in self.storage.items():
             storage.set_initial(rows[name])
             if storage.alive is not None:
@@ -298,10 +327,10 @@ class HorizonEnv:
         observations, *_, infos = self.env.step(self._tensors.env_actions(actions), out=self._outs[t])
         if self._single_agent:
             self.storage[SINGLE_ROLE].flatten(t, observations, infos["final_obs"])
-            return
         for name, storage in self.storage.items():
-            assert storage.alive is not None
-            storage.alive[t + 1].copy_(infos["alive"][name])
+            storage.stack(t)
+            if storage.alive is not None:
+                storage.alive[t + 1].copy_(infos["alive"][name])
 
     def observations(self, t: int) -> dict[str, Rows]:
         """Return the observations before step ``t`` by role, ``[num_envs, agents, features]``."""

@@ -92,7 +92,7 @@ class PolicyRole:
     name: str
     agents: int
     features: int
-    """Length of an agent's flat observation."""
+    """Length of an agent's row, the flat observations of ``frames`` steps."""
     head: Head
     members: tuple[str, ...]
     """The agents' names."""
@@ -102,15 +102,18 @@ class PolicyRole:
     """Whether there are action masks."""
     split: Split | None = None
     """Individual and shared features of observations; None: observations are full rows."""
+    frames: int = 1
+    """Number of observations in a row, the oldest first."""
 
     @classmethod
-    def of(cls, roles: Collection[RoleInfo], *, masked: bool) -> "tuple[PolicyRole, ...]":
-        """Return a PolicyRole for each of an environment's roles."""
+    def of(cls, roles: Collection[RoleInfo], *, masked: bool, frames: int) -> "tuple[PolicyRole, ...]":
+        """Return a PolicyRole for each of an environment's roles, whose rows have ``frames`` observations."""
         results = []
-        for role, split in zip(roles, splits_of(role.observation_parts for role in roles), strict=True):
+        splits = splits_of(role.observation_parts if frames == 1 else None for role in roles)
+        for role, split in zip(roles, splits, strict=True):
             flattening, head, agents = Flattening.of(role.observation), Head.of(role.action), role.agents
-            options = None if split else flattening, masked, split
-            results.append(cls(role.name, len(agents), flattening.features, head, agents, *options))
+            options = None if split else flattening, masked, split, frames
+            results.append(cls(role.name, len(agents), flattening.features * frames, head, agents, *options))
         return tuple(results)
 
 
@@ -157,7 +160,8 @@ class Plan:
         env_params = {name: value for name, value in params.items() if name not in (*names, "render_mode")}
         world = config_of(spec, self.num_envs, options, env_params)
         check_replica_memory(world, self.backend)  # before roles_of names each agent
-        separate_shared = any(splits_of(role.observation_parts for role in roles_of(world.spec, world.params)))
+        parts = [role.observation_parts for role in roles_of(world.spec, world.params)]
+        separate_shared = self.config.frame_stack == 1 and any(splits_of(parts))
         active_heads = isinstance(spec, TeamSpec) and spec.active_heads
         return dataclasses.replace(world, separate_shared=separate_shared, active_heads=active_heads)
 
@@ -175,7 +179,8 @@ class Plan:
     @functools.cached_property
     def roles(self) -> tuple[PolicyRole, ...]:
         """The roles of the environment."""
-        return PolicyRole.of(roles_of(self.world.spec, self.world.params), masked=self.world.spec.masked)
+        roles, spec = roles_of(self.world.spec, self.world.params), self.world.spec
+        return PolicyRole.of(roles, masked=spec.masked, frames=self.config.frame_stack)
 
     @functools.cached_property
     def policies(self) -> dict[str, tuple[RoleMembers, ...]]:
