@@ -16,7 +16,6 @@ from trainers import FIELD, FIELD_PARAMS, GRID, call_after, last_checkpoint, row
 torch = pytest.importorskip("torch")
 
 from gpu_envs import Uniform  # noqa: E402
-from gpu_envs.cli import OK, main  # noqa: E402
 from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.training import Callback, Network, RunDirectory, Trainer, resume, train  # noqa: E402
 
@@ -536,32 +535,3 @@ def test_changed_parameters_stay_with_another_number_of_processes(tmp_path: Path
     with pytest.warns(UserWarning, match="trained by 2 processes and is resumed by 1"):
         resume(tmp_path / "run", progress=False, total_steps=2 * STEPS, callbacks=[setter])
     assert setter.found == ([5.0] * 8, {"pole_mass": Uniform(0.3, 0.31)})
-
-
-WORDS = ("CartPole-v1", "--preset=none", "--num-envs=8", "--horizon=16", "--minibatches=2", f"--total-steps={STEPS}")
-
-
-def test_callbacks_of_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(
-        "class Stopper:\n"
-        "    def __init__(self, at=3):\n"
-        "        self.at = at\n"
-        "    def on_iteration(self, trainer, report):\n"
-        "        return 'seen enough' if report.iteration == self.at else None\n"
-        "later = Stopper(5)\n"
-    )
-    words = ["train", *WORDS, "--device=cpu", "--run-dir=run", "--no-progress"]
-    assert main([*words, "--callback", "mine.py:Stopper"]) == OK
-    assert "seen enough" in capsys.readouterr().out
-    assert main(["train", "--resume", "run", "--no-progress", "--callback", "mine.py:later"]) == OK
-    assert last_checkpoint("run")["iteration"] == 6
-    for place, wrong in {
-        "mine.py": "names no object; give path/to/file.py:NAME",
-        "mine.py:Stoper": "mine.py has no 'Stoper'. Did you mean 'Stopper'",
-        "nowhere.py:X": "there is no file",
-    }.items():
-        assert main([*words, "--callback", place]) == 2
-        assert wrong in capsys.readouterr().err
