@@ -121,13 +121,12 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
     if env is not None and (Path(env) / SETTINGS_FILE).is_file():
         parser.error(f"{env} is the folder of a run; to continue it: gpu-envs train --resume {env}")
     config = _read_config(parser, args, env)
-    # the command line names the files
-    args.trust = any(parse_spec_path(path) is not None for path in (config.env, *config.callbacks))
+    args.trust = parse_spec_path(config.env) is not None  # the command line names the file
     no_folder = config.run_dir == "" or (launched() and config.run_dir is None)
     if no_folder and (args.max_restarts or launcher_restarts() > 0):
         parser.error("--max-restarts needs the run directory to continue from: give --run-dir")
     if (gpus := _count_processes(args, config.device)) > 1:
-        return launch(gpus, argv, config.run_dir, args.max_restarts, _resume_options(args))
+        return launch(gpus, argv, config.run_dir, args.max_restarts, _resume_options(args, config))
     if launcher_restarts() > 0 and os.environ.get("TORCHELASTIC_RUN_ID") == "none":
         parser.error("a launcher with --max-restarts needs --standalone or --rdzv-id, so that a restart finds its run")
     with join_process_group(config.device) as context:
@@ -356,11 +355,12 @@ def _count_processes(args: Any, device: str, trained_processes: int = 1) -> int:
     return count
 
 
-def _resume_options(args: Any) -> list[str]:
+def _resume_options(args: Any, config: Run) -> list[str]:
     """Return the options that a restart repeats; the run directory has the others."""
     progress = {True: ["--progress"], False: ["--no-progress"], None: []}[args.progress]
     gpus = [] if args.gpus is None else ["--gpus", args.gpus]
-    switches = [f"--{name}" for name in ("trust", "json", "debug") if getattr(args, name)]
+    given = {"trust": args.trust or config.callbacks, "json": args.json, "debug": args.debug}
+    switches = [f"--{name}" for name, switch in given.items() if switch]
     return [*gpus, *progress, *switches]
 
 

@@ -233,6 +233,6 @@ _KINDS: Mapping[Any, tuple[Callable[[Setting, Any], Any], Callable[[str], Any], 
         lambda text: tuple(int(part) for part in text.split(",") if part.strip()),
         "not a list of integers such as 64,64",
     ),
-    tuple[str, ...]: (_check_texts, lambda text: (text,), ""),
+    tuple[str, ...]: (_check_texts, lambda text: () if text == "none" else tuple(text.split(",")), ""),
 }
 """For each type of setting: the function that checks a value, the function that parses text, and the parsing error."""

@@ -111,8 +111,7 @@ def other_value(setting: Setting) -> Any:
         return 3 if setting.default is None else setting.default + 5
     if setting.kind is float:
         return 0.3 if setting.default is None else setting.default / 3
-    assert setting.kind == tuple[int, ...]
-    return (7, 8, 9)
+    return ("a.b:C",) if setting.kind == tuple[str, ...] else (7, 8, 9)
 
 
 def arguments_for(setting: Setting, value: Any) -> list[str]:

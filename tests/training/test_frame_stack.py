@@ -34,7 +34,8 @@ def test_stacks_equal_the_wrapper(device: str, frames: int) -> None:
     horizon_env.reset(7)
     stacks, _ = wrapped.reset(seed=7)
     horizon_env.carry_over()
-    storage, rng, ends = horizon_env.storage["agent"], np.random.default_rng(0), 0
+    storage: Any = horizon_env.storage["agent"]
+    rng, ends = np.random.default_rng(0), 0
     for t in range(60):
         np.testing.assert_array_equal(numpy_of(storage.rows(t)[:, 0]), numpy_of(stacks.flatten(1)))
         actions = torch.as_tensor(rng.integers(0, 2, 8), device=device)
@@ -96,7 +97,7 @@ def test_acting_sees_what_an_evaluation_does(device: str, tmp_path: Path, env_id
 def test_it_learns_and_resumes_bit_for_bit(device: str, tmp_path: Path) -> None:
     config = small_run(device, frame_stack=3, total_steps=8 * 16 * 12, checkpoint_interval=5)
     for name, steps in (("full", 12), ("part", 7)):
-        of_run = {"run_dir": str(tmp_path / name), "total_steps": 8 * 16 * steps}
+        of_run: Any = {"run_dir": str(tmp_path / name), "total_steps": 8 * 16 * steps}
         train(dataclasses.replace(config, **of_run), progress=False)
     resume(tmp_path / "part", total_steps=8 * 16 * 12, progress=False)
     full, part = (last_checkpoint(tmp_path / name) for name in ("full", "part"))

@@ -44,6 +44,8 @@ def allowed(field: Setting, numbers: random.Random) -> Any:
         return numbers.random() < 0.5
     if field.kind is str:
         return numbers.choice(field.choices or ("auto", "a word"))
+    if field.kind == tuple[str, ...]:
+        return tuple(f"package.module:name_{number}" for number in range(numbers.randint(0, 3)))
     return tuple(numbers.randint(1, 99) for _ in range(numbers.randint(1, MAX_LAYERS)))
 
 

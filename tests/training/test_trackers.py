@@ -153,7 +153,7 @@ def test_rows_before_an_error_are_sent_at_exit(tmp_path: Path) -> None:
 
 def wandb_records(file: Path) -> Iterator[Any]:
     """Yields the records of an offline run: LevelDB's log format, after a header of 7 bytes."""
-    from wandb.proto import wandb_internal_pb2
+    from wandb.proto import wandb_internal_pb2 as protobuf
 
     data, position, parts = file.read_bytes(), 7, b""
     while position + 7 <= len(data):
@@ -164,7 +164,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
         parts += data[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):  # complete, or the last part
-            record = wandb_internal_pb2.Record()
+            record: Any = protobuf.Record()  # type: ignore[attr-defined]
             record.ParseFromString(parts)
             yield record
             parts = b""
