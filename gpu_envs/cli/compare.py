@@ -8,8 +8,8 @@ from gpu_envs.cli.parser import OK, Parser, parse_many
 from gpu_envs.cli.report import echo, echo_json
 from gpu_envs.replays import files, page
 
-_COMPARE = """Compare runs, given as RUN directories or folders of them, by the interquartile mean (IQM) over seeds with its
-95 % bootstrap interval. Runs that differ only in seed, device, logging and saving are a group."""
+_COMPARE = """Compare runs by the interquartile mean (IQM) over seeds, with its 95 % bootstrap interval. RUN is a run
+directory or a folder of them. Runs that differ only in seed, device, logging and saving are a group."""
 
 
 def compare(argv: Sequence[str]) -> int:
