@@ -10,11 +10,12 @@ from gpu_envs.replays import files, page
 
 _COMPARE = """Compare runs by the interquartile mean (IQM) over seeds, with its 95 % bootstrap interval. RUN is a run
 directory or a folder of them. Runs that differ only in seed, device, logging and saving are a group."""
+_EXAMPLES = "examples:\n  gpu-envs compare runs --html runs.html\n  gpu-envs compare runs/a runs/b --value kl"
 
 
 def compare(argv: Sequence[str]) -> int:
     """``gpu-envs compare RUN ...``: compare runs; return the exit code."""
-    parser = Parser("gpu-envs compare", "gpu-envs compare RUN ... [options]", _COMPARE)
+    parser = Parser("gpu-envs compare", "gpu-envs compare RUN ... [options]", _COMPARE, _EXAMPLES)
     parser.add_string("--value", "return", "the column of log.csv to compare")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with tables and curves, FILE.html")
     parser.add_argument("--png", type=Path, metavar="FILE", help="write a picture of the curves, FILE.png")
@@ -23,8 +24,6 @@ def compare(argv: Sequence[str]) -> int:
     args, runs = parse_many(parser, argv)
     if args.help:
         return parser.show_help()
-    if not runs:
-        parser.error("which runs? Give run directories, such as runs/a and runs/b, or the folder that contains them")
     page.check(args.html or Path("page.html"))
     if args.png and args.png.suffix.lower() != ".png":
         parser.error(f"a picture cannot be '{args.png}'; its name ends in .png")

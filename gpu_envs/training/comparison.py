@@ -22,8 +22,7 @@ _FREE = {"seed", "run_dir", "since", *CHANGEABLE} - {"total_steps", "target_retu
 
 def iqm(values: np.ndarray) -> np.ndarray:
     """Return the interquartile mean over the runs of ``[runs, ...]``, as ``scipy.stats.trim_mean(values, 0.25)``."""
-    cut = len(values) // 4
-    return np.asarray(np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0))
+    return np.asarray(np.sort(values, axis=0)[len(values) // 4 : len(values) - len(values) // 4].mean(axis=0))
 
 
 def share_above(values: np.ndarray, first: np.ndarray) -> np.ndarray:
@@ -48,7 +47,7 @@ class Comparison(dict[str, dict[str, dict[str, Any]]]):
 
     def _repr_html_(self) -> str:
         lines = {title: {name: [*group["curve"].values()] for name, group in self[title].items()} for title in self}
-        return "\n".join(plot(title, lines[title], 640) + html_table(self._rows(title), heading=True) for title in self)
+        return "\n".join(html_table(self._rows(title), heading=True) + plot(title, lines[title], 640) for title in self)
 
     def _rows(self, title: str) -> list[Row]:
         def text(value: Any) -> str:
@@ -78,6 +77,8 @@ def compare(runs: Iterable[str | Path | RunDirectory], value: str = "return") ->
     """Compare runs, or folders of runs, by a column of ``log.csv``; runs that differ only in their seed are a group."""
     paths = [run.path if isinstance(run, RunDirectory) else Path(run) for run in runs]
     found = [file.parent for path in paths for file in sorted(path.glob("*/config.json")) or [path / "config.json"]]
+    if not found:
+        raise ValueError("there are no runs to compare: give run directories, such as runs/a, or a folder of them")
     members: dict[str, dict[Row, list[dict[str, Any]]]] = {}
     for path in {path.resolve(): path for path in found}.values():
         title, settings, member = _read(RunDirectory.open(path), value)

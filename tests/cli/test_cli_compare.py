@@ -111,7 +111,7 @@ def test_a_picture(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "which runs?"),
+        ([], "no runs to compare"),
         (["RUNS", "--html", "page.txt"], "its name ends in .html"),
         (["RUNS", "--png", "curves.jpg"], "its name ends in .png"),
         (["RUNS", "--png", "no/such/folder/curves.png"], "the folder no/such/folder of no/such/folder/curves.png"),

@@ -212,6 +212,8 @@ def test_errors_name_the_run(tmp_path: Path) -> None:
             compare([run, logged(tmp_path / f"b{len(values)}", values)])
     with pytest.raises(ValueError, match="c ends before another run"):
         compare([run, logged(tmp_path / "c", [1.0], seed=1)])
+    with pytest.raises(ValueError, match="no runs to compare"):
+        compare([])
     with pytest.raises(FileNotFoundError, match="nothing does not exist"):
         compare([run, tmp_path / "nothing"])
 
@@ -219,7 +221,7 @@ def test_errors_name_the_run(tmp_path: Path) -> None:
 def test_plots_show_every_group(tmp_path: Path) -> None:
     runs = [*seeds(tmp_path / "a", [1, 5, 100, 3]), *seeds(tmp_path / "b", [4, 6], learning_rate=0.5)]
     page = compare(runs)._repr_html_()
-    svg, table = (ElementTree.fromstring(part) for part in re.findall(r"<(?:svg|table).*?</(?:svg|table)>", page, re.S))
+    table, svg = (ElementTree.fromstring(part) for part in re.findall(r"<(?:svg|table).*?</(?:svg|table)>", page, re.S))
     assert len(svg.findall("polyline")) == len(svg.findall("polygon")) == 2
     texts = [element.text for element in svg.findall("text")]
     assert texts[:4] == ["learning_rate=0.001", "latest 4", "learning_rate=0.5", "latest 5"]
