@@ -16,8 +16,8 @@ from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.summary import plot
 from gpu_envs.training.run import CHANGEABLE, MAPPINGS
 
-_FREE = {"seed", "run_dir", "since", *CHANGEABLE} - {"total_steps", "target_return", "learning_rate", "entropy_weight"}
-"""Settings that may differ within a group."""
+_COMPARED = ("callbacks", "total_steps", "target_return", "learning_rate", "entropy_weight")
+_FREE = {"seed", "run_dir", "since", *CHANGEABLE}.difference(_COMPARED)  # settings that may differ within a group
 
 
 def iqm(values: np.ndarray) -> np.ndarray:
