@@ -84,7 +84,7 @@ def test_the_extras_stay_small() -> None:
 
 def test_info_lists_every_extra_with_a_library() -> None:
     extras = configuration()["project"]["optional-dependencies"]
-    of_their_own, for_development = {"cuda12", "cuda13", "torch", "train"}, {"compat", "dev", "docs", "plot"}
+    of_their_own, for_development = {"cuda12", "cuda13", "torch", "train"}, {"compat", "dev", "docs"}
     assert {*extras} - of_their_own - for_development == {*EXTRAS}
     assert extras["torch"] == ["gpu_envs[train]"]
     for extra, distribution in EXTRAS.items():

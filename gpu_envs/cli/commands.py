@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, Command] = {
     "train": Command("train policies for an environment, or resume a run", "train:train", takes_trainer=True),
     "tune": Command("measure which number of replicas trains fastest", "train:tune", takes_trainer=True),
     "eval": Command("evaluate the policies of a run", "train:evaluate", takes_trainer=True),
+    "compare": Command("compare runs with several seeds: tables and curves", "compare:compare"),
     "new": Command("create the files of a new environment", "new:new"),
     "check": Command("test an environment for mistakes", "check:check"),
     "list": Command("list the environments and their parameters", "listing:list_environments"),

@@ -35,6 +35,7 @@ EXTRAS = {
     "lightning": "lightning",
     "render": "pygame",
     "video": "imageio-ffmpeg",
+    "plot": "matplotlib",
 }
 """Extras, and the distribution that each installs."""
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +15,11 @@ from gpu_envs.evaluating import evaluation_rows
 from gpu_envs.tables import html_table
 from gpu_envs.training import Result, evaluate, train
 from gpu_envs.training.record.run_directory import RunDirectory
-from gpu_envs.training.record.summary import curve, curves, read_log, result_rows
+from gpu_envs.training.record.summary import curves, plot, read_log, result_rows
+
+
+def curve(title: str, steps: Sequence[float], values: Sequence[float], colour: str) -> str:
+    return plot(title, {title: (steps, values)}, colours=[colour])
 
 
 def points(picture: str) -> np.ndarray:

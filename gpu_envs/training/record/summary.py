@@ -52,7 +52,7 @@ def read_log(path: str | Path) -> dict[str, list[float]]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"the log {path} does not exist")
     with Path(path).open(newline="", encoding="utf-8") as file:
-        names, *rows = csv.reader(file)
+        names, *rows = list(csv.reader(file)) or [[]]  # the log of a run that has just started is empty
     complete = [row for row in rows if len(row) == len(names)]  # the last row may be incomplete while it is written
     return {name: [float(row[i] or "nan") for row in complete] for i, name in enumerate(names)}
 
@@ -65,47 +65,54 @@ def curves(log: Mapping[str, Sequence[float]]) -> list[str]:
     for name, colour in zip(names, itertools.cycle(colours), strict=False):
         first, _, last = name.rpartition("/")
         title = f"return of {first}" if last == "return" and first else last
-        plots.append(curve(title, log["steps"], log[name], colour))
+        plots.append(plot(title, {title: (log["steps"], log[name])}, colours=[colour]))
     return plots
 
 
 _WIDTH, _HEIGHT = 380, 180
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 12, 28, 22
-_MAX_POINTS = 400
+_MAX_POINTS, _KEY = 400, 16
 
 
-def curve(title: str, steps: Sequence[float], values: Sequence[float], colour: str) -> str:
-    """Plot values against steps as SVG; text and axes have the colour of the surrounding text."""
-    points = [(x, y) for x, y in zip(steps, values, strict=True) if math.isfinite(y)]
-    points = points[:: -len(points) // _MAX_POINTS or -1][::-1]  # includes the last point
-    ticks = _ticks(min((y for _, y in points), default=0.0), max((y for _, y in points), default=0.0))
-    last = max(steps, default=0.0)
-
-    def to_x(step: float) -> float:
-        return _LEFT + step / (last or 1.0) * (_WIDTH - _LEFT - _RIGHT)
+def plot(title: str, lines: Mapping[str, Sequence[Any]], width: int = _WIDTH, colours: Sequence[str] = COLOURS) -> str:
+    """Plot lines of steps, values and optionally limits below and above as SVG, whose text has the colour around it."""
+    rows = [[row for row in zip(*line, strict=True) if math.isfinite(row[1])] for line in lines.values()]
+    rows = [points[:: -len(points) // _MAX_POINTS or -1][::-1] for points in rows]  # includes the last point
+    heights = [y for points in rows for _, *heights in points for y in heights if math.isfinite(y)]
+    ticks = _ticks(min(heights, default=0.0), max(heights, default=0.0))
+    last = max((step for steps, *_ in lines.values() for step in steps), default=0.0)
+    height = _HEIGHT + _KEY * (len(lines) - 1)
 
     def to_y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - ticks[0]) / (ticks[-1] - ticks[0]) * (_HEIGHT - _TOP - _BOTTOM)
+        return height - _BOTTOM - (value - ticks[0]) / (ticks[-1] - ticks[0]) * (_HEIGHT - _TOP - _BOTTOM)
+
+    def to_points(row: Sequence[tuple[float, ...]]) -> str:
+        return " ".join(f"{_LEFT + x / (last or 1.0) * (width - _LEFT - _RIGHT):.1f},{to_y(y):.1f}" for x, y, *_ in row)
 
     def text(x: float, y: float, content: str, anchor: str = "start", weight: str = "normal") -> str:
         style = f'text-anchor="{anchor}" font-weight="{weight}" fill="currentColor"'
         return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(content)}</text>'
 
-    grid = "".join(f"M{_LEFT} {to_y(tick):.1f}H{_WIDTH - _RIGHT}" for tick in ticks)
-    line = " ".join(f"{to_x(x):.1f},{to_y(y):.1f}" for x, y in points)
-    latest = f"latest {points[-1][1]:.4g}" if points else "no episode ended"
+    parts, stroke = [], 'stroke-width="1.8" stroke-linejoin="round"'
+    for name, row, colour, y in zip(lines, rows, itertools.cycle(colours), itertools.count(15, _KEY), strict=False):
+        low, high = ([(x, y[k]) for x, _, *y in row if y and math.isfinite(y[k])] for k in (0, 1))
+        parts += [
+            f'<rect x="{_LEFT}" y="{y - 9}" width="10" height="10" rx="2" fill="{colour}"/>',
+            text(_LEFT + 15, y, name, weight="bold"),
+            text(width - _RIGHT, y, f"latest {row[-1][1]:.4g}" if row else "no episode ended", "end"),
+            *([f'<polygon points="{to_points(low + high[::-1])}" fill="{colour}" fill-opacity=".18"/>'] if low else []),
+            f'<polyline points="{to_points(row)}" fill="none" stroke="{colour}" {stroke}/>',
+        ]
+    grid = "".join(f"M{_LEFT} {to_y(tick):.1f}H{width - _RIGHT}" for tick in ticks)
     return "\n".join(
         [
-            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" style="max-width: 100%; height: auto" role="img" '
+            f'<svg viewBox="0 0 {width} {height}" width="{width}" style="max-width: 100%; height: auto" role="img" '
             f'aria-label="{html.escape(title)} against steps" font-family="system-ui, sans-serif" font-size="11">',
-            f'<rect x="{_LEFT}" y="6" width="10" height="10" rx="2" fill="{colour}"/>',
-            text(_LEFT + 15, 15, title, weight="bold"),
-            text(_WIDTH - _RIGHT, 15, latest, "end"),
             f'<path d="{grid}" stroke="currentColor" stroke-opacity=".18"/>',
+            *parts,
             *(text(_LEFT - 5, to_y(tick) + 4, f"{tick:.6g}", "end") for tick in ticks),
-            text(_LEFT, _HEIGHT - 6, "0"),
-            text(_WIDTH - _RIGHT, _HEIGHT - 6, f"{last:,.0f} steps", "end"),
-            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round"/>',
+            text(_LEFT, height - 6, "0"),
+            text(width - _RIGHT, height - 6, f"{last:,.0f} steps", "end"),
             "</svg>",
         ]
     )
