@@ -36,20 +36,20 @@ def start(folder: Path, env: str) -> "subprocess.Popen[bytes]":
 @pytest.mark.parametrize("env", ["CartPole-v1", "TagContinuous-v0"])
 def test_it_resumes_after_a_kill(env: str, tmp_path: Path) -> None:
     assert b"after 24 iterations" in start(tmp_path / "full", env).communicate()[0]
-    killed, checkpoint = start(tmp_path / "killed", env), tmp_path / "killed" / "checkpoints" / "iteration-00000009.pt"
+    process, checkpoint = start(tmp_path / "killed", env), tmp_path / "killed" / "checkpoints" / "iteration-00000009.pt"
     for _ in range(6000):
-        if checkpoint.exists() or killed.poll() is not None:
+        if checkpoint.exists() or process.poll() is not None:
             break
         time.sleep(0.01)
-    killed.kill()
-    killed.communicate()
+    process.kill()
+    process.communicate()
     assert checkpoint.exists()
     assert last_checkpoint(tmp_path / "killed")["iteration"] < 24
     assert b"after 24 iterations" in start(tmp_path / "killed", env).communicate()[0]
     states: list[Any] = [last_checkpoint(tmp_path / name) for name in ("full", "killed")]
     for part in ("learners", "environment", "callbacks", "windows"):
-        tracked = [{key: value for key, value in state[part].items() if key != "WandbTracker"} for state in states]
-        assert_same_bits(*tracked)
+        full, killed = [{k: v for k, v in state[part].items() if k != "WandbTracker"} for state in states]
+        assert_same_bits(full, killed, part)
     assert rows_of(tmp_path / "full" / "log.csv") == rows_of(tmp_path / "killed" / "log.csv")
     assert len(list((tmp_path / "killed" / "replays").glob("*.mp4"))) == 3
     assert list((tmp_path / "killed" / "wandb").glob("offline-*/*.wandb"))
