@@ -66,21 +66,17 @@ class Tracker(Callback, abc.ABC):
         self._put(self.open, self._id, folder.name if folder else trainer.config.env, folder, trainer.config.flat())
 
     def on_log(self, trainer: Any, row: Mapping[str, float]) -> None:
-        """Send a row of the log."""
         self._put(self.send, dict(row), trainer.config.steps_at(row["iteration"]))
 
     def on_evaluation(self, trainer: Any, evaluations: Any) -> None:
-        """Send the numbers of each role's evaluation."""
         by_role = {role: evaluation.as_dict() for role, evaluation in evaluations.items()}
         values = {f"evaluation/{role}/{key}": v for role, numbers in by_role.items() for key, v in numbers.items()}
         self._put(self.send, {key: v for key, v in values.items() if isinstance(v, int | float)}, trainer.steps)
 
     def on_file(self, trainer: Any, path: Path) -> None:
-        """Send a replay or another file."""
         self._put(self.send_file, path, "replay", trainer.steps)
 
     def on_checkpoint(self, trainer: Any, path: Path) -> None:
-        """Send a checkpoint."""
         if self._checkpoints:
             self._put(self.send_file, path, "checkpoint", trainer.steps)
 
@@ -136,8 +132,8 @@ class WandbTracker(Tracker):
         """Make the tracker.
 
         Args:
-            checkpoints: Whether to send checkpoints, as artifacts.
-            timeout: Seconds to wait at the end of the run until everything is sent.
+            checkpoints: As in ``Tracker``.
+            timeout: As in ``Tracker``.
             **options: Arguments of ``wandb.init``, such as ``project`` (default: ``WANDB_PROJECT``, or gpu_envs) or
                 ``mode="offline"``.
         """
@@ -148,17 +144,14 @@ class WandbTracker(Tracker):
         self._options = {"project": os.environ.get("WANDB_PROJECT", "gpu_envs"), **options}
 
     def open(self, id: str, name: str, folder: Path | None, settings: Mapping[str, Any]) -> None:
-        """Call ``wandb.init``."""
         given = {"id": id, "name": name, "dir": folder, "config": dict(settings), "resume": "allow"}
         self._run: Any = self._wandb.init(**given | self._options)
         self._run.define_metric("*", step_metric="steps")
 
     def send(self, values: Mapping[str, float], steps: int) -> None:
-        """Log figures, whose axis is ``steps``."""
         self._run.log({**values, "steps": steps})
 
     def send_file(self, path: Path, kind: str, steps: int) -> None:
-        """Log a page or a video; a checkpoint and other files become artifacts."""
         if path.suffix in (".mp4", ".gif"):
             self.send({kind: self._wandb.Video(str(path), format=path.suffix[1:])}, steps)
         elif path.suffix == ".html":
@@ -169,7 +162,6 @@ class WandbTracker(Tracker):
             self._run.log_artifact(artifact)
 
     def close(self, *, complete: bool) -> None:
-        """Call ``finish``."""
         self._run.finish(exit_code=0 if complete else 1)
 
 
@@ -177,23 +169,15 @@ class WandbTracker(Tracker):
 class MLflowTracker(Tracker):
     """Sends a run to MLflow; needs the extra ``mlflow``."""
 
-    def __init__(
-        self,
-        *,
-        experiment: str | None = None,
-        tracking_uri: str | None = None,
-        checkpoints: bool = True,
-        timeout: float = 60.0,
-    ) -> None:
+    def __init__(self, *, experiment: str | None = None, tracking_uri: str | None = None, **options: Any) -> None:
         """Make the tracker.
 
         Args:
             experiment: Name of the experiment; None: ``MLFLOW_EXPERIMENT_NAME``, or gpu_envs.
             tracking_uri: Address of the server; None: ``MLFLOW_TRACKING_URI``, or as MLflow's own default.
-            checkpoints: Whether to send checkpoints, as artifacts.
-            timeout: Seconds to wait at the end of the run until everything is sent.
+            **options: ``checkpoints`` and ``timeout``, as in ``Tracker``.
         """
-        super().__init__(checkpoints=checkpoints, timeout=timeout)
+        super().__init__(**options)
         with extra("mlflow", "mlflow"):
             import mlflow
         self._mlflow: Any = mlflow
@@ -201,7 +185,6 @@ class MLflowTracker(Tracker):
         self._tracking_uri = tracking_uri
 
     def open(self, id: str, name: str, folder: Path | None, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Find the run with the tag ``gpu_envs`` of value ``id``, or create it, with the settings as parameters."""
         self._client: Any = self._mlflow.MlflowClient(self._tracking_uri)
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found else self._client.create_experiment(self._experiment)
@@ -216,7 +199,6 @@ class MLflowTracker(Tracker):
             self._client.log_batch(self._run_id, params=params[first : first + 100])
 
     def send(self, values: Mapping[str, float], steps: int) -> None:
-        """Log figures."""
         names, now = (
             {re.sub(r"[^\w\-./: ]", "_", name): value for name, value in values.items()},
             int(1e3 * time.time()),
@@ -225,10 +207,8 @@ class MLflowTracker(Tracker):
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def send_file(self, path: Path, kind: str, steps: int) -> None:  # noqa: ARG002
-        """Log an artifact in the folder ``checkpoint`` or ``replay``."""
         if path.exists():  # else a newer checkpoint has replaced it
             self._client.log_artifact(self._run_id, str(path), kind)
 
     def close(self, *, complete: bool) -> None:
-        """Set the status of the run."""
         self._client.set_terminated(self._run_id, "FINISHED" if complete else "FAILED")
