@@ -35,6 +35,8 @@ EXTRAS = {
     "lightning": "lightning",
     "render": "pygame",
     "video": "imageio-ffmpeg",
+    "onnx": "onnxruntime",
+    "safetensors": "safetensors",
 }
 """Extras, and the distribution that each installs."""
 

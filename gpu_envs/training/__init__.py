@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.algorithms import SAC as SAC
     from gpu_envs.training.algorithms import TD3 as TD3
     from gpu_envs.training.callbacks import Callback as Callback
+    from gpu_envs.training.export import export_policies as export_policies
     from gpu_envs.training.heads import Head as Head
     from gpu_envs.training.networks import ActorCritic as ActorCritic
     from gpu_envs.training.networks import PolicyModule as PolicyModule
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "algorithms": ("A2C", "DDPG", "PPO", "PQN", "SAC", "TD3"),
     "callbacks": ("Callback",),
+    "export": ("export_policies",),
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),
