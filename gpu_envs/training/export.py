@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib
 import itertools
 import json
 import logging
@@ -66,18 +67,16 @@ def export_policies(
         files = {path: save(tensors, {"gpu_envs": card}), path.with_suffix(".json"): card.encode()}
     else:
         with extra("onnx", "onnx", "onnxruntime", "onnxscript"):
-            import onnx
-            import onnxruntime  # noqa: F401  # before the work
-        env, networks = policies.make(8), dict(policies.networks)
-        for name, role in roles.items():
-            case = case_of(role, config.for_policy(name), "cpu")
-            networks[name] = _PolicyFunction(case, networks[name], sampled)
+            onnx, runtime, _ = map(importlib.import_module, ("onnx", "onnxruntime", "onnxscript"))
+        cases = {name: case_of(role, config.for_policy(name), "cpu") for name, role in roles.items()}
+        functions = {name: _PolicyFunction(case, policies.networks[name], sampled) for name, case in cases.items()}
+        env, networks = policies.make(8), {**policies.networks, **functions}
         act, (observations, _) = dataclasses.replace(policies, networks=networks).acting_in(env), env.reset(seed=0)
         for _ in range(8):
             observations, *_ = env.step(act(observations))
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in json.loads(card).items()}
-        for name in roles:
-            model = networks[name].export(name)
+        for name, function in functions.items():
+            model = function.export(name, runtime)
             onnx.helper.set_model_props(model, {"policy": name, **texts})
             files[path.with_stem(path.stem + f"-{name}" * spec.has_team)] = model.SerializeToString()
     for file_path, content in files.items():
@@ -129,10 +128,8 @@ class _PolicyFunction(nn.Module, Networks):
         return actions[:, 0] if head.scalar else actions, outputs
 
     @torch.no_grad()
-    def export(self, name: str) -> Any:
-        """Return an ONNX model; a ValueError if its results for the recorded requests are not within 1e-5 of torch's."""
-        import onnxruntime
-
+    def export(self, name: str, runtime: Any) -> Any:
+        """Return an ONNX model; a ValueError if its results for the recorded requests are not torch's, within 1e-5."""
         head, box = self.case.head, self.case.head.kind == "box"
         names = {"observation": "observations", "action_mask": "action_mask", "actions": "acted" if box else "actions"}
         recorded = {key: [getattr(request, field) for request in self.requests] for key, field in names.items()}
@@ -143,27 +140,25 @@ class _PolicyFunction(nn.Module, Networks):
         if self.sampled:  # equal noise for all choices, and none for a box, draw the most likely actions
             inputs["noise"] = torch.full((len(actions), head.width if box else head.parameters), 0.0 if box else 0.5)
         kind = "mean" if box else "logits" if self.epsilon is None else "q_values"
-        batch = {key: {0: torch.export.Dim("batch")} for key in inputs}
+        options: dict[str, Any] = {"dynamo": True, "verbose": False, "output_names": ["action", kind]}
+        options["dynamic_shapes"] = {key: {0: torch.export.Dim("batch")} for key in inputs}
         logging.getLogger("torch.onnx").setLevel("ERROR")
-        with warnings.catch_warnings(action="ignore"), extra("onnx", "onnxscript"):
-            options: dict[str, Any] = {"dynamo": True, "verbose": False, "output_names": ["action", kind]}
-            program = torch.onnx.export(self.eval(), (), kwargs=inputs, dynamic_shapes=batch, **options)
+        with warnings.catch_warnings(action="ignore"):
+            program: Any = torch.onnx.export(self.eval(), (), kwargs=inputs, **options)
         model = program.model_proto
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         results = session.run(None, {key: tensor.numpy() for key, tensor in inputs.items()})
-        action, outputs = map(torch.from_numpy, results)
-        expected = self(**inputs)[1]
-        if box:
-            scale, pair = actions, (action, actions)
-        else:
+        (action, outputs), expected = map(torch.from_numpy, results), self(**inputs)[1]
+        scale, pair = actions, (action, actions)
+        if not box:  # compare the outputs of the choices
+            if self.sampled and self.epsilon is not None:
+                action = actions  # with epsilon 1 no choice is the most likely
             allowed = inputs.get("action_mask", torch.ones_like(expected)).bool()
             scale, scores = expected, torch.where(allowed, expected, FORBIDDEN)
             columns = torch.tensor([0, *head.sizes]).cumsum(0)[:-1] - torch.tensor(head.starts)
-            chosen = actions if self.sampled and self.epsilon is not None else action  # if epsilon is 1, none is likely
-            pair = tuple(scores.gather(1, each.view(len(scores), -1).long() + columns) for each in (chosen, actions))
-        for (actual, wanted), largest in (((outputs, expected), expected), (pair, scale)):
-            if not (actual - wanted).abs().max() <= 1e-5 * largest.abs().max():
-                raise ValueError(
-                    f"the ONNX model of the policy {name!r} computes {actual.tolist()}, and torch {wanted.tolist()}"
-                )
+            chosen, best = (scores.gather(1, each.view(actions.shape).long() + columns) for each in (action, actions))
+            pair = chosen, best
+        close = torch.allclose(outputs, expected, 0.0, 1e-5 * float(expected.abs().max()))
+        if not (close and torch.allclose(*pair, 0.0, 1e-5 * float(scale.abs().max()))):
+            raise ValueError(f"the ONNX model of {name!r} differs from torch; give {WEIGHTS}, for the exact weights")
         return model

@@ -97,7 +97,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     if not path.is_file():
         raise FileNotFoundError(f"the checkpoint {path} does not exist or is not a file")
     if path.suffix == WEIGHTS:
-        return read_weights(path)[1]
+        return read_card(path)[1]
     with path.open("rb") as file, explain_damage(path):
         with _open_archive(file) as archive:  # torch does not verify checksums
             damaged = archive.testzip()
@@ -123,7 +123,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     return payload
 
 
-def read_weights(path: Path) -> tuple[Any, dict[str, Any]]:
+def read_card(path: Path) -> tuple[Any, dict[str, Any]]:
     """Read the card of a file of weights, and the part of a run's state that the file has."""
     with extra("safetensors", "safetensors"):
         from safetensors import safe_open

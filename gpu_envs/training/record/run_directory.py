@@ -23,14 +23,7 @@ from gpu_envs.errors import did_you_mean, display
 from gpu_envs.registry.catalog import id_of, needs_trust, portable_name, remember_trusted, spec_of_run
 from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.base import Spec
-from gpu_envs.training.record.checkpoint import (
-    FORMAT,
-    READABLE_FORMATS,
-    WEIGHTS,
-    Checkpoints,
-    atomic_write,
-    read_weights,
-)
+from gpu_envs.training.record.checkpoint import FORMAT, READABLE_FORMATS, WEIGHTS, Checkpoints, atomic_write, read_card
 from gpu_envs.training.record.summary import read_log
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.settings_file import SETTINGS_FILE, to_toml
@@ -123,7 +116,7 @@ class RunDirectory:
         """Return the content of config.json: settings, their changes, versions, the device's name, command lines."""
         path = self.path if self.path.is_file() else self.path / _CONFIG
         try:
-            about = read_weights(path)[0] if path == self.path else json.loads(path.read_text())
+            about = read_card(path)[0] if path == self.path else json.loads(path.read_text())
         except (ValueError, RecursionError) as error:
             advice = f"restore it, or train a new run with --config {self.path / SETTINGS_FILE}"
             raise ValueError(f"{path} is damaged: {error}; {advice}") from None
