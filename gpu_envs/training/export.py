@@ -20,7 +20,8 @@ from gpu_envs.training.algorithms import OffPolicy
 from gpu_envs.training.assembly import case_of, weights_of
 from gpu_envs.training.engines import Case, torch_engine
 from gpu_envs.training.engines.base import ActRequest, Networks
-from gpu_envs.training.engines.torch import FORBIDDEN
+from gpu_envs.training.engines.torch import FORBIDDEN, matmul_precision
+from gpu_envs.training.networks import PolicyModule
 from gpu_envs.training.observations import join_rows
 from gpu_envs.training.policy import learns
 from gpu_envs.training.record.checkpoint import FORMAT, WEIGHTS, atomic_write
@@ -104,7 +105,7 @@ class _PolicyFunction(nn.Module, Networks):
         """Return the environment's actions, and logits, Q values or means, in units where the bounds are -1 and 1."""
         head, algorithm, choices = self.case.head, self.case.algorithm, list[Tensor]()
         function = self.module.actor if isinstance(algorithm, OffPolicy) else self.module
-        function = getattr(function, "distribution", function)
+        function = function.distribution if isinstance(function, PolicyModule) else function
         outputs = function(observation.clone() if self.scale is None else self.scale(observation))
         outputs = outputs[0] if isinstance(outputs, tuple) else outputs
         if head.kind == "box":
@@ -143,22 +144,21 @@ class _PolicyFunction(nn.Module, Networks):
         options: dict[str, Any] = {"dynamo": True, "verbose": False, "output_names": ["action", kind]}
         options["dynamic_shapes"] = {key: {0: torch.export.Dim("batch")} for key in inputs}
         logging.getLogger("torch.onnx").setLevel("ERROR")
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), matmul_precision("float32"):
             program: Any = torch.onnx.export(self.eval(), (), kwargs=inputs, **options)
+            expected = self(**inputs)[1]
         model = program.model_proto
         session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         results = session.run(None, {key: tensor.numpy() for key, tensor in inputs.items()})
-        (action, outputs), expected = map(torch.from_numpy, results), self(**inputs)[1]
-        scale, pair = actions, (action, actions)
-        if not box:  # compare the outputs of the choices
-            if self.sampled and self.epsilon is not None:
-                action = actions  # with epsilon 1 no choice is the most likely
+        action, outputs = map(torch.from_numpy, results)
+        scale = actions if box else expected
+        if not box:  # compare the outputs of the choices; a sampled action of epsilon 1 is arbitrary
+            action = actions if self.sampled and self.epsilon is not None else action.view(actions.shape)
             allowed = inputs.get("action_mask", torch.ones_like(expected)).bool()
-            scale, scores = expected, torch.where(allowed, expected, FORBIDDEN)
+            scores = torch.where(allowed, expected, FORBIDDEN)
             columns = torch.tensor([0, *head.sizes]).cumsum(0)[:-1] - torch.tensor(head.starts)
-            chosen, best = (scores.gather(1, each.view(actions.shape).long() + columns) for each in (action, actions))
-            pair = chosen, best
+            action, actions = (scores.gather(1, each.long() + columns) for each in (action, actions))
         close = torch.allclose(outputs, expected, 0.0, 1e-5 * float(expected.abs().max()))
-        if not (close and torch.allclose(*pair, 0.0, 1e-5 * float(scale.abs().max()))):
+        if not (close and torch.allclose(action, actions, 0.0, 1e-5 * float(scale.abs().max()))):
             raise ValueError(f"the ONNX model of {name!r} differs from torch; give {WEIGHTS}, for the exact weights")
         return model

@@ -29,8 +29,8 @@ from gpu_envs.training.rollout.plan import PolicyRows  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread", "masked_environments")
 
 ENVS, STEPS = 5, 4
-CARTPOLE = {"env": "CartPole-v1", "hidden": (16, 16)}
-PENDULUM = {"env": "Pendulum-v1", "hidden": (16, 16)}
+CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "hidden": (16, 16)}
+PENDULUM: dict[str, Any] = {"env": "Pendulum-v1", "hidden": (16, 16)}
 
 
 def reference_outputs(networks: Any, observation: Any) -> Any:
@@ -80,7 +80,8 @@ def assert_same_actions(folder: Path, file: Path, modules: Mapping[str, Any] | N
                 assert_near(results["mean"], mean, mean)
                 assert_near(results["action"], taken, taken)
                 continue
-            kind = "logits" if policies.networks[name].epsilon is None else "q_values"
+            networks: Any = policies.networks[name]
+            kind = "logits" if networks.epsilon is None else "q_values"
             assert results["action"].dtype == np.int64
             assert float(expected.abs().max()) > 0.01
             assert_near(results[kind], expected, expected)
@@ -220,7 +221,7 @@ def test_inputs_outputs_and_metadata(model: Path) -> None:
 def test_normalised_observations_are_clipped(cartpole: Path, model: Path) -> None:
     far, farther = (np.array([[x, x, -x, x]], np.float32) for x in (1e4, 1e7))
     outputs = [run_model(model, observation=each)["logits"] for each in (far, farther)]
-    assert np.array_equal(*outputs)
+    assert np.array_equal(outputs[0], outputs[1])
     networks: Any = load_policies(cartpole / "run", device="cpu").networks["agent"]
     with torch.no_grad():
         clipped = networks.module(torch.tensor([[10.0, 10.0, -10.0, 10.0]]))[0]

@@ -228,7 +228,7 @@ def iteration_of(path: Path) -> int:
     """Return the iteration in a checkpoint's file name; ValueError for other names."""
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise ValueError(f"{path.name!r} is not the name of a checkpoint, such as iteration-00000123.pt")
+        raise ValueError(f"{path.name!r} is not a checkpoint, such as iteration-00000123.pt: resume a run directory")
     return int(match[1])
 
 
