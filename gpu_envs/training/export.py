@@ -116,16 +116,19 @@ class _PolicyFunction(nn.Module, Networks):
                 action = mean if noise is None else mean + outputs[:, head.width :].exp() * noise
             return (low + (action.clamp(-1.0, 1.0) + 1.0) * (high - low) / 2.0).clamp(low, high), mean
         scores = outputs if action_mask is None else torch.where(action_mask.bool(), outputs, FORBIDDEN)
-        for size, end in zip(head.sizes, itertools.accumulate(head.sizes), strict=True):
-            logits = scores[:, end - size : end]
+        end = 0
+        for size, group in itertools.groupby(head.sizes):  # elements of one size together: a model may have hundreds
+            start, end = end, end + size * len([*group])
+            logits = scores[:, start:end].unflatten(1, (-1, size))
             if noise is not None and self.epsilon is not None:
-                allowed, best = logits > FORBIDDEN, nn.functional.one_hot(logits.argmax(1), size)
-                shares = self.epsilon / allowed.sum(1, keepdim=True).clamp(min=1) + (1.0 - self.epsilon) * best
+                allowed, best = logits > FORBIDDEN, nn.functional.one_hot(logits.argmax(2), size)
+                shares = self.epsilon / allowed.sum(2, keepdim=True).clamp(min=1) + (1.0 - self.epsilon) * best
                 logits = torch.where(allowed, shares.clamp(min=1e-30).log(), FORBIDDEN)
             if noise is not None:  # Gumbel-max; the sum with a forbidden logit itself would lose the noise
-                logits = logits - logits.amax(1, keepdim=True) - (-noise[:, end - size : end].log()).log()
-            choices.append(logits.argmax(1))
-        actions = torch.stack(choices, 1) + torch.tensor(head.starts)
+                gumbel = -(-noise[:, start:end].unflatten(1, (-1, size)).log()).log()
+                logits = logits - logits.amax(2, keepdim=True) + gumbel
+            choices.append(logits.argmax(2))
+        actions = torch.cat(choices, 1) + torch.tensor(head.starts)
         return actions[:, 0] if head.scalar else actions, outputs
 
     @torch.no_grad()
