@@ -118,14 +118,15 @@ class _PolicyFunction(nn.Module, Networks):
         scores = outputs if action_mask is None else torch.where(action_mask.bool(), outputs, FORBIDDEN)
         end = 0
         for size, group in itertools.groupby(head.sizes):  # elements of one size together: a model may have hundreds
-            start, end = end, end + size * len([*group])
-            logits = scores[:, start:end].unflatten(1, (-1, size))
+            shape = -1, len([*group]), size
+            start, end = end, end + shape[1] * size
+            logits = scores[:, start:end].reshape(shape)
             if noise is not None and self.epsilon is not None:
                 allowed, best = logits > FORBIDDEN, nn.functional.one_hot(logits.argmax(2), size)
                 shares = self.epsilon / allowed.sum(2, keepdim=True).clamp(min=1) + (1.0 - self.epsilon) * best
                 logits = torch.where(allowed, shares.clamp(min=1e-30).log(), FORBIDDEN)
             if noise is not None:  # Gumbel-max; the sum with a forbidden logit itself would lose the noise
-                gumbel = -(-noise[:, start:end].unflatten(1, (-1, size)).log()).log()
+                gumbel = -(-noise[:, start:end].reshape(shape).log()).log()
                 logits = logits - logits.amax(2, keepdim=True) + gumbel
             choices.append(logits.argmax(2))
         actions = torch.cat(choices, 1) + torch.tensor(head.starts)
