@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench": Command("measure steps per second on the devices of this machine", "bench:bench"),
     "show": Command("print the C++ source of an environment", "show:show"),
     "play": Command("record the policies of a run as a page or a video", "play:play"),
+    "export": Command("write the policies of a run for C++, web pages and other programs", "export:export"),
     "completion": Command("print a script for tab completion in a shell", "completion:completion"),
 }
 """Every command by its name."""

@@ -36,6 +36,10 @@ EXTRAS = {
     "render": "pygame",
     "video": "imageio-ffmpeg",
     "plot": "matplotlib",
+    "onnx": "onnxruntime",
+    "safetensors": "safetensors",
+    "wandb": "wandb",
+    "mlflow": "mlflow-skinny",
 }
 """Extras, and the distribution that each installs."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.callbacks import Callback as Callback
     from gpu_envs.training.comparison import Comparison as Comparison
     from gpu_envs.training.comparison import compare as compare
+    from gpu_envs.training.export import export_policies as export_policies
     from gpu_envs.training.heads import Head as Head
     from gpu_envs.training.networks import ActorCritic as ActorCritic
     from gpu_envs.training.networks import PolicyModule as PolicyModule
@@ -48,6 +49,7 @@ _MODULES = {
     "algorithms": ("A2C", "DDPG", "PPO", "PQN", "SAC", "TD3"),
     "callbacks": ("Callback",),
     "comparison": ("Comparison", "compare"),
+    "export": ("export_policies",),
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),

@@ -206,15 +206,9 @@ class Player:
         """Return copies of everything that the next actions depend on, and of a frozen policy's weights and run."""
         if self._frozen is None:
             return {"stream": self.stream.clone(), "frozen": None}
-        assert isinstance(self.networks, TorchNetworks)
-        module, scale, epsilon = self.networks.module, self.networks.scale, self.networks.epsilon
-        state = {
-            "module": {name: tensor.detach().clone() for name, tensor in module.state_dict().items()},
-            "observations": None if scale is None else scale.state(),
-            "epsilon": None if epsilon is None else epsilon.clone(),
-        }
         run, source = self._frozen
-        return {"stream": self.stream.clone(), "frozen": {"state": state, "config": run.flat(), "source": source}}
+        frozen = {"state": weights_of(self.networks), "config": run.flat(), "source": source}
+        return {"stream": self.stream.clone(), "frozen": frozen}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a result of ``state`` in place; a frozen policy's weights come from there, not from its run."""
@@ -367,6 +361,17 @@ def restore_networks(
         check_structure(networks.epsilon, state.get("epsilon"), f"the policy {source}: its epsilon")
         networks.epsilon.copy_(state["epsilon"])
     return networks
+
+
+def weights_of(networks: Networks | None) -> dict[str, Any]:
+    """Return copies of the weights, observation statistics and epsilon that ``restore_networks`` takes."""
+    assert isinstance(networks, TorchNetworks)
+    module, scale, epsilon = networks.module, networks.scale, networks.epsilon
+    return {
+        "module": {name: tensor.detach().clone() for name, tensor in module.state_dict().items()},
+        "observations": None if scale is None else scale.state(),
+        "epsilon": None if epsilon is None else epsilon.clone(),
+    }
 
 
 def _changed_spaces(saved: Mapping[str, torch.Tensor], current: Mapping[str, torch.Tensor]) -> str:

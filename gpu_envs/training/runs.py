@@ -245,7 +245,7 @@ def load_policies(
                 policy_run = trained.for_policy(name)
                 networks[name] = restore_networks(learner, policy_rows, policy_run, source, modules.get(name))
     returns = {name: EpisodeWindow(state=steps).means()[0] for name, steps in state["windows"].items()}
-    seed, steps = derived_seed(trained.seed, "evaluation"), trained.steps_at(iteration_of(latest))
+    seed, steps = derived_seed(trained.seed, "evaluation"), state["steps"]
     return TrainedPolicies(config, device, parts, networks, seed, steps, returns)
 
 

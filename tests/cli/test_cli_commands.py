@@ -274,7 +274,7 @@ def test_info_names_the_extras_of_missing_libraries(
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     row = info_output(monkeypatch, capsys, working(), cupy=CUPY, torch=TORCH)[0]["other libraries"]
-    assert row.endswith("; optional: pip install 'gpu_envs[skrl]'" if absent else "imageio-ffmpeg 1.0")
+    assert row.endswith("; optional: pip install 'gpu_envs[skrl]'" if absent else "mlflow-skinny 1.0")
 
 
 CUPY_ROW, DRIVER_ROW = "CuPy, NVRTC", "CUDA driver"

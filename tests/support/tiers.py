@@ -35,6 +35,8 @@ HEAVY = {
     "jax",
     "lightning",
     "matplotlib",
+    "onnxruntime",
+    "onnxscript",
     "pygame",
     "ray",
     "rsl_rl",

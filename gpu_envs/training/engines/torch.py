@@ -42,7 +42,7 @@ from gpu_envs.training.observations import (
 from gpu_envs.training.process.device import warm_up_autograd
 from gpu_envs.training.process.group import Group
 
-_FORBIDDEN = -1e9
+FORBIDDEN = -1e9
 """The logit of a masked choice: its probability is zero, its log-probability finite."""
 
 CHUNK_BYTES = 4 * 2**30
@@ -328,7 +328,7 @@ def _log_probs_and_entropies(
         half_log = 0.5 * math.log(2.0 * math.pi)
         return (-0.5 * distance.square() - log_std - half_log).sum(1), (log_std + 0.5 + half_log).sum(1)
     if action_mask is not None:
-        parameters = torch.where(action_mask != 0, parameters, _FORBIDDEN)
+        parameters = torch.where(action_mask != 0, parameters, FORBIDDEN)
     log_shares = [logits.log_softmax(1) for logits in torch.split(parameters, [*head.sizes], 1)]
     entropies = torch.stack([-(log_p.exp() * log_p).sum(1) for log_p in log_shares]).sum(0)
     return _select_choices(head, log_shares, actions).sum(0), entropies

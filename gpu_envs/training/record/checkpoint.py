@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import zipfile
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from gpu_envs.errors import CheckpointError, NotWrittenError, display
-from gpu_envs.extras import MissingExtraError
+from gpu_envs.extras import MissingExtraError, extra
 from gpu_envs.training.process.device import is_out_of_memory
 
 if torch.__version__ < "2.6":
@@ -28,6 +29,9 @@ FORMAT = 2
 
 READABLE_FORMATS = (1, FORMAT)
 """Format versions that can be read; ``run.upgraded`` converts the settings of version 1."""
+
+WEIGHTS = ".safetensors"
+"""Suffix of a file of weights, which can stand for a run directory and its checkpoint."""
 
 _KIND = "training"
 _NAME = re.compile(r"iteration-(\d{8,})\.pt")
@@ -92,6 +96,8 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"the checkpoint {path} does not exist or is not a file")
+    if path.suffix == WEIGHTS:
+        return read_card(path)[1]
     with path.open("rb") as file, explain_damage(path):
         with _open_archive(file) as archive:  # torch does not verify checksums
             damaged = archive.testzip()
@@ -115,6 +121,22 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
         )
     payload: dict[str, Any] = content["payload"]
     return payload
+
+
+def read_card(path: Path) -> tuple[Any, dict[str, Any]]:
+    """Read the card of a file of weights, and the part of a run's state that the file has."""
+    with extra("safetensors", "safetensors"):
+        from safetensors import safe_open
+    learners: dict[str, Any] = {}
+    with explain_damage(path), safe_open(path, framework="pt") as file:
+        card = json.loads(file.metadata()["gpu_envs"])
+        for key in sorted(file.keys()):
+            policy, part, name = key.split(":", 2)
+            learners.setdefault(policy, {}).setdefault(part, {})[name] = file.get_tensor(key)
+        for weights in learners.values():
+            weights["epsilon"] = weights.get("epsilon", {}).get("")
+        windows = {role: [(1.0, mean, 0.0)] for role, mean in card["returns"].items()}
+        return card, {"learners": learners, "players": {}, "windows": windows, "steps": card["steps"]}
 
 
 def check_saveable(value: Any, what: str) -> None:
@@ -194,7 +216,9 @@ class Checkpoints:
         return next(reversed(self.paths()), None)
 
     def paths(self) -> list[Path]:
-        """Return all checkpoints, the oldest first."""
+        """Return all checkpoints, the oldest first; for a file of weights, the file."""
+        if self.folder.is_file():
+            return [self.folder]
         if not self.folder.is_dir():
             return []
         return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), key=iteration_of)
@@ -204,7 +228,7 @@ def iteration_of(path: Path) -> int:
     """Return the iteration in a checkpoint's file name; ValueError for other names."""
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise ValueError(f"{path.name!r} is not the name of a checkpoint, such as iteration-00000123.pt")
+        raise ValueError(f"{path.name!r} is not a checkpoint, such as iteration-00000123.pt: resume a run directory")
     return int(match[1])
 
 
@@ -258,7 +282,7 @@ def explain_damage(path: Path) -> Iterator[None]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         paths = Checkpoints(path.parent).paths() if _NAME.fullmatch(path.name) else []
         older = [other for other in paths if iteration_of(other) < iteration_of(path)]
-        advice = "There is no checkpoint before it: train a new run"
+        advice = "There is no checkpoint before it: restore it, or train a new run"
         if older:
             advice = f"The checkpoint before it is {older[-1]}: remove the damaged file to resume from there"
         raise CheckpointError(f"the checkpoint {path} is damaged ({reason}). {advice}") from None

@@ -30,7 +30,7 @@ from gpu_envs.registry.catalog import (
 )
 from gpu_envs.registry.sources import load_object, parse_spec_path
 from gpu_envs.specs.base import Spec
-from gpu_envs.training.record.checkpoint import FORMAT, READABLE_FORMATS, Checkpoints, atomic_write
+from gpu_envs.training.record.checkpoint import FORMAT, READABLE_FORMATS, WEIGHTS, Checkpoints, atomic_write, read_card
 from gpu_envs.training.record.summary import read_log
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.settings_file import SETTINGS_FILE, to_toml
@@ -81,11 +81,11 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: "str | Path | RunDirectory") -> "RunDirectory":
-        """Open an existing run directory; raise a FileNotFoundError if it is not one."""
+        """Open an existing run directory, or a file of weights; raise a FileNotFoundError if it is neither."""
         if isinstance(path, RunDirectory):
             return path
         folder = Path(path)
-        if not (folder / _CONFIG).is_file():
+        if not (folder / _CONFIG).is_file() and not (folder.suffix == WEIGHTS and folder.is_file()):
             problem = "is a file, not a folder" if folder.exists() else "does not exist"
             problem = "has no config.json, so it is not a run directory" if folder.is_dir() else problem
             siblings = [str(other.parent) for other in folder.parent.glob(f"*/{_CONFIG}")]
@@ -127,9 +127,9 @@ class RunDirectory:
 
     def about(self) -> dict[str, Any]:
         """Return the content of config.json: settings, their changes, versions, the device's name, command lines."""
-        path = self.path / _CONFIG
+        path = self.path if self.path.is_file() else self.path / _CONFIG
         try:
-            about = json.loads(path.read_text())
+            about = read_card(path)[0] if path == self.path else json.loads(path.read_text())
         except (ValueError, RecursionError) as error:
             advice = f"restore it, or train a new run with --config {self.path / SETTINGS_FILE}"
             raise ValueError(f"{path} is damaged: {error}; {advice}") from None
@@ -159,6 +159,8 @@ class RunDirectory:
 
         The operating system releases the lock when the process ends, even if it is killed.
         """
+        if self.path.is_file():
+            raise ValueError(f"{self.path} has weights, but not the rest of a run's state: resume its run directory")
         link = next((entry for entry in self.path.iterdir() if entry.is_symlink()), None)
         if link is not None:
             raise ValueError(
@@ -187,7 +189,8 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Checkpoints:
         """The run's checkpoints; the newest ``keep_checkpoints`` are kept."""
-        return Checkpoints(self.path / "checkpoints", self.config().keep_checkpoints)
+        folder = self.path if self.path.is_file() else self.path / "checkpoints"
+        return Checkpoints(folder, self.config().keep_checkpoints)
 
     @property
     def log_path(self) -> Path:

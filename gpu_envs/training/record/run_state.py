@@ -10,7 +10,7 @@ import torch
 
 from gpu_envs.errors import CheckpointError
 from gpu_envs.training.process.group import Group, comparable
-from gpu_envs.training.record.checkpoint import Checkpoints, explain_damage, iteration_of, load, read_buffer
+from gpu_envs.training.record.checkpoint import WEIGHTS, Checkpoints, explain_damage, iteration_of, load, read_buffer
 
 _LONGEST = 10**15 + 1
 
@@ -105,11 +105,14 @@ def load_run(path: Path) -> dict[str, Any]:
             part["buffers"] = {}
         if isinstance(part.get("environment"), dict):
             part["environment"].setdefault("drawn", {})
-    missing = [name for name, example in RUN.items() if name not in state and not isinstance(example, Nullable)]
+    expected = {name: RUN[name] for name in state} if path.suffix == WEIGHTS else RUN
+    missing = [name for name, example in expected.items() if name not in state and not isinstance(example, Nullable)]
     if missing:
         raise CheckpointError(f"{path} is not a checkpoint of a training run: it lacks {', '.join(missing)}")
     with explain_damage(path):
-        check_structure(RUN, state, "its state")
+        check_structure(expected, state, "its state")
+        if path.suffix == WEIGHTS:
+            return state
         if state["iteration"] != iteration_of(path):
             raise CheckpointError(f"its iteration is {state['iteration']}, but its file name says {iteration_of(path)}")
         processes, ranks = state["describes"]["gpus"], state.get("ranks") or [None]
