@@ -34,11 +34,11 @@ from gpu_envs.cli.report import (
 from gpu_envs.cli.settings import add_settings, combine_settings, explicit_settings, flag_of, split_policy_settings
 from gpu_envs.errors import did_you_mean
 from gpu_envs.registry import catalog as registry
-from gpu_envs.registry.sources import load_object, parse_spec_path
+from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.training.algorithms import PPO
 from gpu_envs.training.policy import algorithms_with
 from gpu_envs.training.presets import PRESETS
-from gpu_envs.training.run import AUTO, CHANGEABLE, POLICY_SETTINGS, Run, changeable
+from gpu_envs.training.run import AUTO, CHANGEABLE, POLICY_SETTINGS, SETTINGS, Run, changeable
 from gpu_envs.training.settings_file import SETTINGS_FILE, read
 
 _NO_PRESET = "none"
@@ -126,7 +126,7 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
     if no_folder and (args.max_restarts or launcher_restarts() > 0):
         parser.error("--max-restarts needs the run directory to continue from: give --run-dir")
     if (gpus := _count_processes(args, config.device)) > 1:
-        return launch(gpus, argv, config.run_dir, args.max_restarts, _resume_options(args, config))
+        return launch(gpus, argv, config.run_dir, args.max_restarts, _resume_options(args))
     if launcher_restarts() > 0 and os.environ.get("TORCHELASTIC_RUN_ID") == "none":
         parser.error("a launcher with --max-restarts needs --standalone or --rdzv-id, so that a restart finds its run")
     with join_process_group(config.device) as context:
@@ -318,8 +318,8 @@ def _read_config(parser: Parser, args: Any, env: str | None, **fixed: Any) -> Ru
     if not isinstance(env, str):
         parser.error(f"which environment? Give an ID: {', '.join(registry.ids())}")
     spec = registry.spec_of_run(env, args.config, trust=args.trust) if from_file else registry.spec(env)
-    for place in file.get("callbacks", ()):
-        registry.import_of_run(place, args.config, "one of its callbacks", load_object, trust=args.trust)
+    for place in SETTINGS["callbacks"].validate(file.get("callbacks", ())):
+        registry.check_trusted(place, args.config, trust=args.trust)
     no_preset = args.preset is None and args.config is not None  # a file replaces the preset "default"
     algorithm = explicit_settings(args).get("algorithm", file.get("algorithm"))
     if algorithm != file.get("algorithm"):  # drop the settings of the file's algorithm
@@ -355,12 +355,11 @@ def _count_processes(args: Any, device: str, trained_processes: int = 1) -> int:
     return count
 
 
-def _resume_options(args: Any, config: Run) -> list[str]:
+def _resume_options(args: Any) -> list[str]:
     """Return the options that a restart repeats; the run directory has the others."""
     progress = {True: ["--progress"], False: ["--no-progress"], None: []}[args.progress]
     gpus = [] if args.gpus is None else ["--gpus", args.gpus]
-    given = {"trust": args.trust or config.callbacks, "json": args.json, "debug": args.debug}
-    switches = [f"--{name}" for name, switch in given.items() if switch]
+    switches = [f"--{name}" for name in ("trust", "json", "debug") if getattr(args, name)]
     return [*gpus, *progress, *switches]
 
 

@@ -3,14 +3,14 @@
 import contextlib
 import dataclasses
 import functools
+import importlib.machinery
 import os
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 
@@ -167,13 +167,7 @@ def spec(id: str | Spec) -> Spec:
 
 
 def spec_of_run(name: str, source: str, *, trust: bool) -> Spec:
-    """Returns the spec that a run directory or a settings file names; ``trust`` as in ``import_of_run``."""
-    requested: Spec = import_of_run(name, source, "its environment", spec, trust=trust)
-    return requested
-
-
-def import_of_run(name: str, source: str, role: str, load: Callable[[str], Any], *, trust: bool) -> Any:
-    """Returns ``load(name)``, named by a run directory or a settings file; imports untrusted files only with ``trust``.
+    """Returns the spec that a run directory or a settings file names; imports untrusted files only with ``trust``.
 
     Another person may have written the folder or file. Without ``trust``, it may name an installed package, a file that
     this process has imported by name, or a file that this user has trained with and not changed.
@@ -183,15 +177,15 @@ def import_of_run(name: str, source: str, role: str, load: Callable[[str], Any],
     """
     reference = sources.parse_spec_path(name)
     if trust or reference is None or _was_imported(reference) or not needs_trust(name):
-        return load(name)
+        return spec(name)
     if not reference.is_file:
         with contextlib.suppress(SourceError), importing.without_working_folder():
-            return load(name)
+            return spec(name)
     what = f"the file {reference.source}" if reference.is_file else f"the module {reference.source!r} of this folder"
     edited = reference.is_file and trusted.was_trusted(reference.source)
     note = " (the file has changed since you trained with it)" if edited else ""
     raise UntrustedError(
-        f"{source} names {what} as {role}{note}, and importing it runs its code: read it, and if you trust "
+        f"{source} names {what} as its environment{note}, and importing it runs its code: read it, and if you trust "
         "it, add --trust (trust=True in Python)"
     )
 
@@ -203,10 +197,40 @@ def needs_trust(name: str) -> bool:
 
 
 def remember_trusted(name: str) -> None:
-    """Records that this user trusts the file that a spec path names, until it changes; ignores ids and modules."""
+    """Records that this user trusts the file that a spec path names, until it changes; ignores ids."""
     reference = sources.parse_spec_path(name)
-    if reference is not None and reference.is_file:
-        trusted.remember(reference.source)
+    if reference is not None:
+        trusted.remember(_file_of(reference))
+
+
+def check_trusted(name: str, source: str, *, trust: bool) -> None:
+    """Raises an UntrustedError if the code at a path, which ``source`` names, may not run without ``trust``.
+
+    It may if it is this package's, or if this user has used its file before and not changed it since.
+    """
+    reference = sources.parse_spec_path(name)
+    if trust or reference is None or reference.source.partition(".")[0] == NAMESPACE:
+        return
+    file = _file_of(reference)
+    if not Path(file).is_file():
+        raise FileNotFoundError(f"{source} names the callback {name}, whose file does not exist: restore it")
+    if not trusted.is_trusted(file):
+        edited = " (the file has changed since you used it)" * trusted.was_trusted(file)
+        raise UntrustedError(
+            f"{source} names the callback {name}{edited}, and making it runs code of {file}: read it, and if you trust "
+            "it, add --trust (trust=True in Python)"
+        )
+
+
+def _file_of(reference: sources.SpecPath) -> str:
+    """Returns the file of a spec path, without importing anything; empty if a module is not found."""
+    if reference.is_file:
+        return reference.source
+    parts, found, folders = reference.source.split("."), None, None
+    for end in range(1, len(parts) + 1):
+        found = importlib.machinery.PathFinder.find_spec(".".join(parts[:end]), folders)
+        folders = found.submodule_search_locations if found else []
+    return (found and found.origin) or ""
 
 
 def _was_imported(reference: sources.SpecPath) -> bool:

@@ -79,7 +79,7 @@ def parse_spec_path(text: str) -> SpecPath | None:
     if match is not None:
         name = match["name"]
         if name is not None and not name.isidentifier():
-            raise SourceError(f"{text!r}: after the colon, give the name of a spec in that file, such as MY_ENV")
+            raise SourceError(f"{text!r}: after the colon, give a name in that file, such as MY_ENV")
         return SpecPath(str(Path(match["path"]).expanduser().resolve()), name or "")
     folder = Path(text).expanduser()
     if folder.name.isidentifier() and (folder / f"{folder.name}.py").is_file():

@@ -4,6 +4,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, final
 
+from gpu_envs.registry import catalog as registry
+from gpu_envs.replays import video
+from gpu_envs.replays.recorded import require_drawing
 from gpu_envs.replays.recording import record
 
 
@@ -34,6 +37,14 @@ class RecordReplays:
             raise ValueError(f"every is {every}; give 0 or more")
         self.every, self.suffix, self.options = every, suffix, options
 
+    def on_start(self, trainer: Any) -> None:
+        """Raise an error if a video cannot be written."""
+        self._folder = Path(trainer.run_dir or tempfile.mkdtemp(), "replays") if trainer.is_main else None
+        if self._folder is not None and self.suffix != ".html":
+            spec = registry.spec(trainer.config.env)
+            require_drawing(spec.drawing, spec.id)
+            video.check(self._folder / f"replay{self.suffix}", None, None)
+
     def on_iteration(self, trainer: Any, report: Any) -> None:
         """Record a replay after each ``every`` iterations."""
         if self.every and report.iteration % self.every == 0:
@@ -44,11 +55,10 @@ class RecordReplays:
         self._record(trainer)
 
     def _record(self, trainer: Any) -> None:
-        if not trainer.is_main:
+        if self._folder is None:
             return
-        folder = Path(trainer.run_dir or tempfile.mkdtemp(), "replays")
-        folder.mkdir(exist_ok=True)
-        path = folder / f"iteration-{trainer.iteration:08d}{self.suffix}"
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"iteration-{trainer.iteration:08d}{self.suffix}"
         replay = record(trainer.policies(), **self.options)
         if self.suffix == ".html":
             replay.save_html(path)

@@ -70,6 +70,9 @@ def open_source(source: Any, options: SourceOptions) -> ReplaySource:
     if isinstance(source, VectorEnv | MultiAgentEnv):
         return _open_env(source, options)
     if hasattr(source, "acting_in"):  # TrainedPolicies, whose module imports torch
+        for name in ("policy", "policies", "params", "modules"):
+            if getattr(options, name):
+                raise ValueError(f"{name} is given, but source is trained policies: give it where you load them")
         env = registry.spec(source.config.env).id
         return _open_policies(source, options, env, _facts_of_training(source), source.seed)
     if not isinstance(source, str | os.PathLike):

@@ -343,7 +343,9 @@ def restore_networks(
         unfit = f"the policy {source} does not fit the agents that it should act for"
         changed = _changed_spaces(state["module"], module.state_dict())
         if changed:
-            raise CheckpointError(f"{unfit}: {changed}; restore the former spaces, or train a new policy") from None
+            raise CheckpointError(
+                f"{unfit}: {changed}; restore the former spaces and frame_stack, or train a new policy"
+            ) from None
         raise CheckpointError(
             f"{unfit} ({policy_rows.features} features, actions {policy_rows.head}), or it was trained with a module "
             f"that you gave, which must be given again as modules=: {error}"

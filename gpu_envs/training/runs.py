@@ -12,6 +12,7 @@ from torch import nn
 from gpu_envs.backend import resolve_device
 from gpu_envs.errors import CheckpointError
 from gpu_envs.evaluating import Evaluations
+from gpu_envs.registry.catalog import check_trusted
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_player, restore_networks
 from gpu_envs.training.engines.base import Networks
@@ -88,7 +89,7 @@ def resume(
     Args:
         run: Run directory.
         callbacks: New objects for the objects of the interrupted run, in the same order; the run makes the callbacks
-            of its settings itself. Texts are added to these.
+            of its settings itself. Texts are added to these; the text ``none`` removes those before it.
         progress: As in ``train``.
         modules: As in ``train``.
         trust: Whether to import files of the environment and of callbacks that were not used on this machine.
@@ -100,8 +101,11 @@ def resume(
     folder, first = RunDirectory.open(run), processes.rank == 0
     with folder.lock() if first else contextlib.nullcontext():
         folder.spec(trust=trust)
-        folder.check_callbacks(trust=trust)
-        config, callbacks = _split_callbacks(folder.config().changed(changes), callbacks)
+        config = folder.config().changed(changes)
+        stored = config.callbacks
+        config, callbacks = _split_callbacks(config, callbacks)
+        for place in {*stored} & {*config.callbacks}:
+            check_trusted(place, f"the run {folder.path}", trust=trust)
         latest = folder.checkpoints.latest()
         done = iteration_of(latest) if latest is not None else 0
         if "total_steps" in changes and done > config.iterations:
@@ -256,6 +260,11 @@ def load_frozen_policies(
     """Load frozen policies of runs, by role, for an environment; roles without a policy act at random."""
     config = Run(env=env, device=device, params=dict(params or {}))
     device = resolve_device(device)
+    sources = [name.split(":")[1] for name in policies.values() if name.startswith("frozen:")]
+    stacks = {RunDirectory.open(source).config().frame_stack for source in sources}
+    if len(stacks) > 1:
+        raise ValueError(f"the runs of the policies stack different numbers of frames: {stacks}")
+    config = dataclasses.replace(config, frame_stack=max(stacks, default=1))
     roles = Plan(with_replicas(config, 1), device, 1).roles
     config = dataclasses.replace(config, policies={role.name: "random" for role in roles} | dict(policies))
     parts = assign(roles, config.policies)

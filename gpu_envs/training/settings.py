@@ -207,7 +207,8 @@ def _check_widths(field: Setting, value: Any) -> tuple[int, ...]:
 def _check_texts(field: Setting, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text.isprintable() for text in value):
         raise ValueError(f"{field.name} is {value!r}; give a list of texts. {field.doc}")
-    return tuple(value)
+    last = max((index for index, text in enumerate(value) if text == "none"), default=-1)
+    return tuple(value[last + 1 :])  # "none" removes the texts before it
 
 
 def _parse_int(text: str) -> int:
@@ -233,6 +234,6 @@ _KINDS: Mapping[Any, tuple[Callable[[Setting, Any], Any], Callable[[str], Any], 
         lambda text: tuple(int(part) for part in text.split(",") if part.strip()),
         "not a list of integers such as 64,64",
     ),
-    tuple[str, ...]: (_check_texts, lambda text: () if text == "none" else tuple(text.split(",")), ""),
+    tuple[str, ...]: (_check_texts, lambda text: tuple(text.split(",")), ""),
 }
 """For each type of setting: the function that checks a value, the function that parses text, and the parsing error."""

@@ -110,8 +110,17 @@ class Trainer(Iterations):
         Raises:
             DivergedError: A loss or an observation is NaN or infinite.
         """
-        config, history, callbacks = self.config, self.history, self._callbacks
         self._check_not_in_callback()
+        try:
+            result = self._train(progress)
+        except BaseException as error:
+            self._callbacks.call("on_exit", self, error)
+            raise
+        self._callbacks.call("on_exit", self, None)
+        return result
+
+    def _train(self, progress: bool | None) -> Result:
+        config, history, callbacks = self.config, self.history, self._callbacks
         callbacks.check_states()
         self.prepare()
         quiet = self.group.rank > 0 or (None if progress is None else not progress)

@@ -188,7 +188,8 @@ def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) 
     steps = config.total_steps + num_envs * config.horizon  # more than any warm-up, so that the run is accepted
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run itself warns that it has no CUDA graphs
-        trainer = Trainer(dataclasses.replace(config, num_envs=num_envs, gpus=1, total_steps=steps), modules=copies)
+        trial = dataclasses.replace(config, num_envs=num_envs, gpus=1, total_steps=steps, callbacks=())
+        trainer = Trainer(trial, modules=copies)
         trainer.prepare()
     for learner in trainer.learners.values():
         learner.warmup_iterations = 0  # so that updates are measured

@@ -251,7 +251,7 @@ def test_mistakes_in_a_spec_path(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert refusal("drfit.py") == "there is no file 'drfit.py'. Did you mean 'drift.py'?"
     assert "drift.py has no 'DRFIT'. Did you mean 'DRIFT'? Its specs are: DRIFT" in refusal("drift.py:DRFIT")
     assert "drift.py:Box is the class Box, not an EnvSpec" in refusal("drift.py:Box")
-    assert "after the colon, give the name of a spec" in refusal("drift.py:Drift-v0")
+    assert "after the colon, give a name in that file" in refusal("drift.py:Drift-v0")
     assert "Did you mean 'drift.py'?" in refusal("./drift")
     (folder / "empty.py").write_text("x = 3\n")
     assert "empty.py has 0 specs. It has no spec" in refusal("empty.py")

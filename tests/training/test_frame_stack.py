@@ -12,6 +12,8 @@ from trainers import FIELD, FIELD_PARAMS, GRID, last_checkpoint, small_run
 torch = pytest.importorskip("torch")
 
 import gpu_envs  # noqa: E402
+from gpu_envs import replays  # noqa: E402
+from gpu_envs.errors import CheckpointError  # noqa: E402
 from gpu_envs.seeds import derived_seed  # noqa: E402
 from gpu_envs.training import evaluate, load_policies, resume, train  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import HorizonEnv  # noqa: E402
@@ -103,6 +105,24 @@ def test_it_learns_and_resumes_bit_for_bit(device: str, tmp_path: Path) -> None:
     full, part = (last_checkpoint(tmp_path / name) for name in ("full", "part"))
     assert full["learners"]["agent"]["module"]["actor.0.weight"].shape == (16, 12)
     assert_same_bits(full["learners"], part["learners"])
+
+
+def test_frozen_policies_see_their_stacks(tmp_path: Path) -> None:
+    """In an environment that is given by its ID; in another run only if it stacks as many frames."""
+    for name, frames in (("one", 1), ("three", 3)):
+        train(small_run("cpu", frame_stack=frames, run_dir=str(tmp_path / name), total_steps=256), progress=False)
+    for name in ("one", "three"):
+        replay = replays.record("CartPole-v1", policies={"agent": f"frozen:{tmp_path / name}"}, replicas=2)
+        assert (
+            replay.returns()["agent"].tolist()
+            == replays.record(tmp_path / name, replicas=2, seed=0).returns()["agent"].tolist()
+        )
+    with pytest.raises(
+        CheckpointError, match="features were 12 and are 4 now; restore the former spaces and frame_stack"
+    ):
+        evaluate(tmp_path / "one", policies={"agent": f"frozen:{tmp_path / 'three'}"}, episodes=2)
+    with pytest.raises(ValueError, match="params is given, but source is trained policies"):
+        replays.record(load_policies(tmp_path / "one"), params={"gravity": 1.0})
 
 
 def test_the_setting_is_checked() -> None:

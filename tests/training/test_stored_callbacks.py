@@ -79,14 +79,37 @@ def test_a_file_that_is_not_trusted(mine: Path, capsys: pytest.CaptureFixture[st
     train(small_run("cpu", run_dir="run", total_steps=ROLLOUT * 9), callbacks=["mine.py:Stopper"], progress=False)
     resume("run", progress=False, total_steps=ROLLOUT * 10)
     mine.write_text(MINE + "raise SystemExit('it has run')\n")
-    with pytest.raises(UntrustedError, match=r"mine.py as one of its callbacks \(the file has changed"):
+    with pytest.raises(UntrustedError, match=r"the callback .*mine.py:Stopper \(the file has changed"):
         resume("run", progress=False, total_steps=ROLLOUT * 11)
     evaluate("run", episodes=2, progress=False)  # which needs no callbacks
     assert main(["train", "--config", "run/run.toml", "--no-progress"]) == 2
-    assert "as one of its callbacks" in capsys.readouterr().err
+    assert "names the callback" in capsys.readouterr().err
     mine.write_text(MINE.replace("3", "1"))
     with pytest.warns(UserWarning, match="has changed since it was imported"):
         assert resume("run", progress=False, total_steps=ROLLOUT * 11, trust=True).iterations == 11
+
+
+def test_code_of_others_does_not_run(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run directory may name any function of an installed module, or a file that does not exist."""
+    train(small_run("cpu", run_dir="run", total_steps=ROLLOUT), progress=False)
+    config = Path("run/config.json")
+    for place, wrong in {
+        "pytest:main": "names the callback pytest:main, and making it runs code of",
+        "no.py:X": "does not exist",
+    }.items():
+        about = json.loads(config.read_text())
+        config.write_text(json.dumps(about | {"config": {**about["config"], "callbacks": [place]}}))
+        assert main(["train", "--resume", "run", f"--total-steps={ROLLOUT * 2}", "--no-progress"]) == 2
+        assert wrong in capsys.readouterr().err
+    words = ["train", "--resume", "run", f"--total-steps={ROLLOUT * 2}", "--no-progress", "--callback=none"]
+    assert main([*words, "--callback", "mine.py:later"]) == OK
+    assert (
+        main(["train", "--resume", "run", f"--total-steps={ROLLOUT * 3}", "--no-progress"]) == OK
+    )  # it is trusted now
+    assert RunDirectory.open("run").config().callbacks == (f"{mine}:later",)
+    Path("settings.toml").write_text('env = "CartPole-v1"\ncallbacks = 3\n')
+    assert main(["train", "--config", "settings.toml"]) == 2
+    assert "callbacks is 3; give a list of texts" in capsys.readouterr().err
 
 
 def test_keep_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.request
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from gpu_envs.cli import OK, main  # noqa: E402
 from gpu_envs.replays import RecordReplays  # noqa: E402
 from gpu_envs.training import Trainer, resume, train  # noqa: E402
-from gpu_envs.training.callbacks import MLflowTracker, Tracker, WandbTracker  # noqa: E402
+from gpu_envs.training.callbacks import MLflowTracker, Tracker, WandbTracker, trackers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,8 +41,8 @@ class Notes(Tracker):
     def open(self, id: str, name: str, folder: Path | None, settings: Mapping[str, Any]) -> None:
         self.sent.append(("open", id, name, folder, settings["learning_rate"]))
 
-    def send(self, values: Mapping[str, float], steps: int) -> None:
-        self.sent.append(("values", steps, dict(values)))
+    def send(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        self.sent += [("values", steps, dict(values)) for steps, values in rows]
 
     def send_file(self, path: Path, kind: str, steps: int) -> None:
         assert path.is_file()
@@ -95,7 +95,7 @@ def test_without_a_run_directory() -> None:
 
 
 class Failing(Notes):
-    def send(self, values: Mapping[str, float], steps: int) -> None:  # noqa: ARG002
+    def send(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:  # noqa: ARG002
         raise ConnectionError("the server is gone")
 
 
@@ -106,26 +106,32 @@ class Blocking(Notes):
         super().__init__(timeout=0.05)
         self.released = threading.Event()
 
-    def send(self, values: Mapping[str, float], steps: int) -> None:  # noqa: ARG002
+    def send(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:  # noqa: ARG002
         self.released.wait(60)
 
 
 def test_a_tracker_that_fails_is_reported_once() -> None:
     failing = Failing()
-    with pytest.warns(UserWarning, match="Failing stops, and the run continues.*the server is gone") as caught:
+    with pytest.warns(
+        UserWarning, match="Failing stops, and the run continues without it: ConnectionError: the server is gone"
+    ) as caught:
         result = train(small_run("cpu", total_steps=STEPS, log_interval=1), callbacks=[failing], progress=False)
     assert (result.reason, len(caught)) == ("total_steps", 1)
     assert [entry[0] for entry in failing.sent] == ["open"]
 
 
-@pytest.mark.parametrize("rows", [12, 1100])
-def test_a_tracker_that_blocks_does_not_stop_the_run(rows: int) -> None:
-    """At the end the run waits for ``timeout``, or not at all if so many rows wait that they were given up."""
+@pytest.mark.parametrize("queued", [100, 5])
+def test_a_tracker_that_blocks_does_not_stop_the_run(queued: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end the run waits for ``timeout``; rows beyond a maximum number are dropped."""
+    monkeypatch.setattr(trackers, "_MAX_QUEUED", queued)
     blocking = Blocking()
-    config = small_run("cpu", total_steps=128 * rows, log_interval=1, epochs=1, minibatches=1)
-    with pytest.warns(UserWarning, match="Blocking stops.*(not sent within|rows and files wait)") as caught:
-        result = train(config, callbacks=[blocking], progress=False)
-    assert (result.reason, len(caught)) == ("total_steps", 1)
+    with pytest.warns(UserWarning, match="Blocking") as caught:
+        result = train(small_run("cpu", total_steps=128 * 20, log_interval=1), callbacks=[blocking], progress=False)
+    assert result.reason == "total_steps"
+    texts = [str(warning.message) for warning in caught]
+    assert [text for text in texts if "is too slow: 5 rows" in text] == texts[: queued == 5]
+    assert "Blocking has not sent everything within 0.05 s" in texts[-1]
+    assert len(texts) == 1 + (queued == 5)
     blocking.released.set()
 
 
@@ -135,20 +141,26 @@ class Stopper:
             raise ValueError("a mistake")
 
 
-def test_rows_before_an_error_are_sent_at_exit(tmp_path: Path) -> None:
-    """Another callback ends the process by an exception."""
-    script = (
-        "from test_trackers import *\n"
-        "class Written(Notes):\n"
-        "    def close(self, *, complete):\n"
-        f"        Path({str(tmp_path / 'sent')!r}).write_text(json.dumps([len(self.sent), complete]))\n"
-        "train(small_run('cpu', log_interval=1), callbacks=[Stopper(), Written()], progress=False)\n"
-    )
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1] / "support"), *sys.path])
-    env, words = {**os.environ, "PYTHONPATH": path}, [sys.executable, "-c", script]
-    done = subprocess.run(words, env=env, capture_output=True, check=False)
-    assert b"ValueError: a mistake" in done.stderr
-    assert json.loads((tmp_path / "sent").read_text()) == [1 + 3, False]  # open, and a row for each report
+def test_rows_before_an_error_are_sent() -> None:
+    """Another callback ends the run by an exception."""
+    notes = Notes()
+    with pytest.raises(ValueError, match="a mistake"):
+        train(small_run("cpu", total_steps=STEPS, log_interval=1), callbacks=[Stopper(), notes], progress=False)
+    assert [entry[0] for entry in notes.sent] == ["open", "values", "values", "values", "close"]
+    assert notes.sent[-1] == ("close", False)
+
+
+def test_slow_trackers_get_several_rows_at_once() -> None:
+    counts = []
+
+    class Slow(Notes):
+        def send(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+            counts.append(len(rows))
+            time.sleep(0.2)
+
+    train(small_run("cpu", total_steps=128 * 30, log_interval=1), callbacks=[Slow()], progress=False)
+    assert sum(counts) == 30
+    assert max(counts) > 2
 
 
 def wandb_records(file: Path) -> Iterator[Any]:
@@ -197,7 +209,10 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("html-file" in json.dumps(row.get("replay", row)) for row in rows)
     artifacts = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")]
     artifacts += [record.artifact for record in records if record.HasField("artifact")]
-    assert [entry.path for artifact in artifacts for entry in artifact.manifest.contents] == ["iteration-00000012.pt"]
+    assert [entry.path for artifact in artifacts for entry in artifact.manifest.contents] == [
+        "checkpoints/iteration-00000012.pt",
+        "config.json",
+    ]
 
 
 @contextlib.contextmanager
@@ -237,14 +252,16 @@ def test_mlflow_server(tmp_path: Path) -> None:
         (run,) = client.search_runs([client.get_experiment_by_name("poles").experiment_id])
         history = client.get_metric_history(run.info.run_id, "return")
         artifacts = [
-            file.path for folder in ("checkpoint", "replay") for file in client.list_artifacts(run.info.run_id, folder)
+            file.path
+            for folder in ("checkpoints", "replay", "")
+            for file in client.list_artifacts(run.info.run_id, folder)
         ]
     assert (run.info.run_name, run.info.status, run.data.params["hidden"]) == ("run", "FINISHED", "[16, 16]")
     assert run.data.metrics["evaluation/agent/episodes"] == 20
     written = [(int(row["steps"]), float(row["return"])) for row in rows_of(tmp_path / "run" / "log.csv")]
     assert [(metric.step, metric.value) for metric in history] == written
-    names = [f"checkpoint/iteration-000000{n}.pt" for n in (12, 24)]
-    assert artifacts == [*names, "replay/iteration-00000012.html"]
+    names = [f"checkpoints/iteration-000000{n}.pt" for n in (12, 24)]
+    assert artifacts == [*names, "replay/iteration-00000012.html", "checkpoints", "config.json", "replay"]
 
 
 @pytest.mark.parametrize(("tracker", "module"), [(WandbTracker, "wandb"), (MLflowTracker, "mlflow")])

@@ -53,6 +53,9 @@ class Callback:
     def on_end(self, trainer: Any, result: Any) -> None:
         """Called once at the end of the run, after the last checkpoint."""
 
+    def on_exit(self, trainer: Any, error: BaseException | None) -> None:
+        """Called after everything else, also when an exception ends the run."""
+
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 """Names of a callback's methods that a trainer calls."""
@@ -72,13 +75,13 @@ class Callbacks:
         """Check each callback; texts, as in ``Run.callbacks``, are imported."""
         self._callbacks: dict[str, Any] = {}
         for each in callbacks:
-            callback = load_object(each) if isinstance(each, str) else each
-            if isinstance(each, str) and isinstance(callback, type | types.FunctionType):
-                callback = callback()
+            callback, name = each, type(each).__name__
+            if isinstance(each, str):
+                found, name = load_object(each), each
+                callback = found() if isinstance(found, type | types.FunctionType) else found
             _check(callback)
-            kind = type(callback).__name__
-            number = 1 + sum(type(other).__name__ == kind for other in self._callbacks.values())
-            self._callbacks[kind if number == 1 else f"{kind} {number}"] = callback
+            number = 1 + sum(other.partition(" ")[0] == name for other in self._callbacks)
+            self._callbacks[name if number == 1 else f"{name} {number}"] = callback
         self.parameters = [name for each in self._callbacks.values() for name in getattr(each, "parameters", ())]
         self._methods = {hook: _methods(hook, self._callbacks.values()) for hook in HOOKS}
         self.hooks = {hook for hook, methods in self._methods.items() if methods}

@@ -1,7 +1,7 @@
 """Trackers: callbacks that send a run to Weights & Biases or to MLflow, from a thread of their own."""
 
 import abc
-import atexit
+import contextlib
 import os
 import queue
 import re
@@ -9,22 +9,23 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from gpu_envs.extras import extra
 from gpu_envs.training.callbacks.base import Callback
 
-_MAX_QUEUED = 1000
-"""Number of rows and files that wait for a slow tracker before it is given up."""
+_MAX_QUEUED = 10_000
+"""Maximum number of rows and files that wait for a slow tracker."""
 
 
 class Tracker(Callback, abc.ABC):
     """Base class of trackers: sends settings, rows of the log, evaluations, replays and checkpoints of a run.
 
-    A thread calls ``open``, ``send``, ``send_file`` and ``close`` in order. If one of them raises, or a thousand rows
-    wait for it, a warning says so and the run continues without the tracker. A resumed run continues the tracker's run.
+    A thread calls ``open``, ``send``, ``send_file`` and ``close``. If one of them raises, a warning says so, and the
+    run continues without the tracker; if 10,000 rows and files wait, further ones are dropped. A resumed run continues
+    the tracker's run.
     """
 
     def __init__(self, *, checkpoints: bool = True, timeout: float = 60.0) -> None:
@@ -35,16 +36,15 @@ class Tracker(Callback, abc.ABC):
             timeout: Seconds to wait at the end of the run until everything is sent.
         """
         self._checkpoints, self._timeout = checkpoints, timeout
-        self._id, self._failed = secrets.token_hex(8), True
-        self._thread: threading.Thread | None = None
+        self._id, self._open, self._dropped = secrets.token_hex(8), False, False
 
     @abc.abstractmethod
     def open(self, id: str, name: str, folder: Path | None, settings: Mapping[str, Any]) -> None:
         """Start the tracker's run ``id``, or continue it; ``folder`` is the run directory, ``settings`` are flat."""
 
     @abc.abstractmethod
-    def send(self, values: Mapping[str, float], steps: int) -> None:
-        """Send figures after a number of environment steps."""
+    def send(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        """Send figures, each row with its number of environment steps."""
 
     @abc.abstractmethod
     def send_file(self, path: Path, kind: str, steps: int) -> None:
@@ -58,31 +58,35 @@ class Tracker(Callback, abc.ABC):
         """Start the thread, in the first process."""
         if not trainer.is_main:
             return
-        self._queue: queue.Queue[Any] = queue.Queue(_MAX_QUEUED)
-        self._thread, self._failed = threading.Thread(target=self._work, daemon=True), False
+        folder, settings = trainer.run_dir, trainer.config.flat()
+        run = self._id, folder.name if folder else trainer.config.env, folder, settings
+        self._queue: queue.Queue[tuple[Any, ...]] = queue.Queue(_MAX_QUEUED)
+        self._thread, self._open = threading.Thread(target=self._work, args=run, daemon=True), True
         self._thread.start()
-        atexit.register(self._finish, complete=False)
-        folder = trainer.run_dir
-        self._put(self.open, self._id, folder.name if folder else trainer.config.env, folder, trainer.config.flat())
 
     def on_log(self, trainer: Any, row: Mapping[str, float]) -> None:
-        self._put(self.send, dict(row), trainer.config.steps_at(row["iteration"]))
+        self._put(trainer.config.steps_at(row["iteration"]), dict(row))
 
     def on_evaluation(self, trainer: Any, evaluations: Any) -> None:
         by_role = {role: evaluation.as_dict() for role, evaluation in evaluations.items()}
         values = {f"evaluation/{role}/{key}": v for role, numbers in by_role.items() for key, v in numbers.items()}
-        self._put(self.send, {key: v for key, v in values.items() if isinstance(v, int | float)}, trainer.steps)
+        self._put(trainer.steps, {key: v for key, v in values.items() if isinstance(v, int | float)})
 
     def on_file(self, trainer: Any, path: Path) -> None:
-        self._put(self.send_file, path, "replay", trainer.steps)
+        self._put(trainer.steps, path, "replay")
 
     def on_checkpoint(self, trainer: Any, path: Path) -> None:
         if self._checkpoints:
-            self._put(self.send_file, path, "checkpoint", trainer.steps)
+            self._put(trainer.steps, path, "checkpoint")
 
-    def on_end(self, trainer: Any, result: Any) -> None:  # noqa: ARG002
+    def on_exit(self, trainer: Any, error: BaseException | None) -> None:  # noqa: ARG002
         """Wait until everything is sent, at most ``timeout`` seconds."""
-        self._finish(complete=True)
+        if not self._open:
+            return
+        self._complete, self._open = error is None, False
+        self._thread.join(self._timeout)
+        if self._thread.is_alive():
+            self._warn(f"has not sent everything within {self._timeout:g} s: {self._queue.qsize()} rows and files wait")
 
     def state_dict(self) -> dict[str, str]:
         """Return the ID of the tracker's run."""
@@ -92,36 +96,41 @@ class Tracker(Callback, abc.ABC):
         """Restore a result of ``state_dict``."""
         self._id = state["id"]
 
-    def _put(self, function: Callable[..., None], *args: Any, **options: Any) -> None:
-        if self._failed:
+    def _put(self, *entry: Any) -> None:
+        """Queue a row (steps and figures) or a file (steps, path and kind)."""
+        if not self._open:
             return
         try:
-            self._queue.put_nowait((function, args, options))
+            self._queue.put_nowait(entry)
         except queue.Full:
-            self._fail(f"{_MAX_QUEUED} rows and files wait for it")
+            if not self._dropped:
+                self._warn(f"is too slow: {_MAX_QUEUED:,} rows and files wait for it, and further ones are dropped")
+            self._dropped = True
 
-    def _work(self) -> None:
-        function: Callable[..., None] = self.send
-        while function != self.close and not self._failed:
-            function, args, options = self._queue.get()
-            try:
-                function(*args, **options)
-            except Exception as error:  # noqa: BLE001
-                self._fail(f"{type(error).__name__}: {error}")
+    def _work(self, *run: Any) -> None:
+        """Send what is queued until the run has ended; all rows that wait are sent together."""
+        try:
+            self.open(*run)
+            while self._open or not self._queue.empty():
+                rows: list[tuple[int, Mapping[str, float]]] = []
+                file: tuple[Any, ...] = ()
+                with contextlib.suppress(queue.Empty):
+                    while not file:
+                        steps, content, *kind = self._queue.get(block=not rows, timeout=0.1)
+                        file = (content, *kind, steps) if kind else ()
+                        rows += [] if kind else [(steps, content)]
+                if rows:
+                    self.send(rows)
+                if file and file[0].exists():
+                    with contextlib.suppress(FileNotFoundError):  # a newer checkpoint has replaced it
+                        self.send_file(*file)
+            self.close(complete=self._complete)
+        except Exception as error:  # noqa: BLE001
+            self._open = False
+            self._warn(f"stops, and the run continues without it: {type(error).__name__}: {error}")
 
-    def _finish(self, *, complete: bool) -> None:
-        """Let the thread close the tracker's run, and wait for it."""
-        if self._thread is None:
-            return
-        atexit.unregister(self._finish)
-        self._put(self.close, complete=complete)
-        self._thread.join(0.0 if self._failed else self._timeout)
-        if not self._failed and self._thread.is_alive():
-            self._fail(f"{self._queue.qsize()} rows and files were not sent within {self._timeout:g} s")
-
-    def _fail(self, reason: str) -> None:
-        self._failed = True
-        warnings.warn(f"{type(self).__name__} stops, and the run continues without it: {reason}", stacklevel=2)
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"{type(self).__name__} {text}", stacklevel=2)
 
 
 @final
@@ -145,20 +154,26 @@ class WandbTracker(Tracker):
 
     def open(self, id: str, name: str, folder: Path | None, settings: Mapping[str, Any]) -> None:
         given = {"id": id, "name": name, "dir": folder, "config": dict(settings), "resume": "allow"}
+        given["reinit"] = "create_new"  # besides other runs of this process
         self._run: Any = self._wandb.init(**given | self._options)
         self._run.define_metric("*", step_metric="steps")
 
-    def send(self, values: Mapping[str, float], steps: int) -> None:
-        self._run.log({**values, "steps": steps})
+    def send(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        for steps, values in rows:
+            self._run.log({**values, "steps": steps})
 
     def send_file(self, path: Path, kind: str, steps: int) -> None:
+        media: Any = None
         if path.suffix in (".mp4", ".gif"):
-            self.send({kind: self._wandb.Video(str(path), format=path.suffix[1:])}, steps)
+            media = self._wandb.Video(str(path), format=path.suffix[1:])
         elif path.suffix == ".html":
-            self.send({kind: self._wandb.Html(path.read_text("utf-8"), inject=False)}, steps)
-        elif path.exists():  # else a newer checkpoint has replaced it
+            media = self._wandb.Html(path.read_text("utf-8"), inject=False)
+        if media is not None:
+            self._run.log({kind: media, "steps": steps})
+        else:
             artifact = self._wandb.Artifact(f"{kind}-{self._run.id}", "model" if kind == "checkpoint" else kind)
-            artifact.add_file(str(path))
+            for file, place in _files(path, kind):
+                artifact.add_file(str(file), place)
             self._run.log_artifact(artifact)
 
     def close(self, *, complete: bool) -> None:
@@ -194,21 +209,31 @@ class MLflowTracker(Tracker):
         if runs:
             self._client.update_run(self._run_id, status="RUNNING")
             return
-        params = [self._mlflow.entities.Param(key, str(value)[:6000]) for key, value in settings.items()]
+        params = [self._mlflow.entities.Param(_plain(key), str(value)[:6000]) for key, value in settings.items()]
         for first in range(0, len(params), 100):  # a request has at most 100
             self._client.log_batch(self._run_id, params=params[first : first + 100])
 
-    def send(self, values: Mapping[str, float], steps: int) -> None:
-        names, now = (
-            {re.sub(r"[^\w\-./: ]", "_", name): value for name, value in values.items()},
-            int(1e3 * time.time()),
-        )
-        metrics = [self._mlflow.entities.Metric(name, value, now, steps) for name, value in names.items()]
-        self._client.log_batch(self._run_id, metrics=metrics)
+    def send(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        metric, now = self._mlflow.entities.Metric, int(1e3 * time.time())
+        metrics = [metric(_plain(name), v, now, steps) for steps, values in rows for name, v in values.items()]
+        for first in range(0, len(metrics), 1000):  # a request has at most 1,000
+            self._client.log_batch(self._run_id, metrics=metrics[first : first + 1000])
 
     def send_file(self, path: Path, kind: str, steps: int) -> None:  # noqa: ARG002
-        if path.exists():  # else a newer checkpoint has replaced it
-            self._client.log_artifact(self._run_id, str(path), kind)
+        for file, place in _files(path, kind):
+            self._client.log_artifact(self._run_id, str(file), str(Path(place).parent).strip("."))
 
     def close(self, *, complete: bool) -> None:
         self._client.set_terminated(self._run_id, "FINISHED" if complete else "FAILED")
+
+
+def _plain(name: str) -> str:
+    """Return a name without characters that MLflow does not allow."""
+    return re.sub(r"[^\w\-./: ]", "_", name)
+
+
+def _files(path: Path, kind: str) -> list[tuple[Path, str]]:
+    """Return the files to send, with their paths there: those of a checkpoint make a run directory, without buffers."""
+    if kind != "checkpoint":
+        return [(path, f"{kind}/{path.name}")]
+    return [(path.parents[1] / "config.json", "config.json"), (path, f"checkpoints/{path.name}")]

@@ -22,13 +22,12 @@ from gpu_envs.backend.toolchain import processor_name
 from gpu_envs.errors import did_you_mean, display
 from gpu_envs.registry.catalog import (
     id_of,
-    import_of_run,
     needs_trust,
     portable_name,
     remember_trusted,
     spec_of_run,
 )
-from gpu_envs.registry.sources import load_object, parse_spec_path
+from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.record.checkpoint import FORMAT, READABLE_FORMATS, WEIGHTS, Checkpoints, atomic_write, read_card
 from gpu_envs.training.record.summary import read_log
@@ -75,8 +74,7 @@ class RunDirectory:
         except BaseException:
             (folder / _LOCK).unlink(missing_ok=True)  # so that the same command succeeds once the disk has space
             raise
-        for path_of_code in (portable_name(config.env), *config.callbacks):
-            remember_trusted(path_of_code)  # the user named it for this run
+        remember_trusted(portable_name(config.env))  # the user named it for this run
         return run
 
     @classmethod
@@ -119,11 +117,6 @@ class RunDirectory:
     def spec(self, *, trust: bool) -> Spec:
         """Return the spec of the run's environment; with ``trust`` its file is imported if it is not registered."""
         return spec_of_run(self.config().env, f"the run {self.path}", trust=trust)
-
-    def check_callbacks(self, *, trust: bool) -> None:
-        """Raise an UntrustedError if the run names a callback in a file that is not trusted, unless ``trust``."""
-        for place in self.config().callbacks:
-            import_of_run(place, f"the run {self.path}", "one of its callbacks", load_object, trust=trust)
 
     def about(self) -> dict[str, Any]:
         """Return the content of config.json: settings, their changes, versions, the device's name, command lines."""
@@ -211,6 +204,8 @@ class RunDirectory:
                 raise TypeError(
                     f"{name} is {value!r}, which {_CONFIG} cannot contain: give numbers, strings or arrays"
                 ) from None
+        for place in config.callbacks:  # the user has named them, or trusts them
+            remember_trusted(place)
         about = about | {
             "format": FORMAT,
             "config": config.flat(),
