@@ -11,10 +11,14 @@ _EXPORT = """Write the policies of a run as files for other programs.
 each policy, FILE-POLICY.onnx. --safetensors writes the weights of all policies, and a card of the run, FILE.json; eval,
 play and frozen:FILE take such a file in place of a run directory."""
 
+_EXAMPLES = """examples:
+  gpu-envs export runs/poles --onnx poles.onnx
+  gpu-envs export runs/tag --safetensors tag.safetensors"""
+
 
 def export(argv: Sequence[str]) -> int:
     """``gpu-envs export RUN``: write the policies of a run as files; return the exit code."""
-    parser = Parser("gpu-envs export", "gpu-envs export RUN [options]", _EXPORT)
+    parser = Parser("gpu-envs export", "gpu-envs export RUN [options]", _EXPORT, _EXAMPLES)
     for name in ("onnx", "safetensors"):
         parser.add_argument(f"--{name}", metavar="FILE", help=f"write FILE.{name}")
     parser.add_argument("--sampled", action="store_true", help="let ONNX models draw actions, by their input noise")
