@@ -19,16 +19,20 @@ VOID = ("meta", "link", "br", "img")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two short runs of two algorithms each, with different seeds."""
-    from gpu_envs.training import train
+    """A folder with two runs of two algorithms each, with different seeds, whose logs are written by hand."""
+    from gpu_envs.training.record.log import RunLog
+    from gpu_envs.training.record.run_directory import RunDirectory
     from gpu_envs.training.run import Run
 
-    folder = tmp_path_factory.mktemp("runs")
-    few = {"env": "CartPole-v1", "device": "cpu", "num_envs": 8, "horizon": 16, "hidden": (8,), "total_steps": 1024}
+    folder, numbers = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
+    few = {"env": "CartPole-v1", "device": "cpu", "num_envs": 8, "horizon": 16, "total_steps": 1024}
     for algorithm in ("ppo", "a2c"):
         for seed in (0, 1):
-            where = {"run_dir": str(folder / f"{algorithm}-{seed}"), "log_interval": 1}
-            train(Run.from_flat({**few, **where, "algorithm": algorithm, "seed": seed}), progress=False)
+            config = Run.from_flat({**few, "algorithm": algorithm, "seed": seed})
+            log = RunLog(RunDirectory.create(folder / f"{algorithm}-{seed}", config).log_path)
+            for iteration in range(1, 9):
+                row = {"return": 10.0 + iteration * numbers.random(), "metrics/angle": 0.01 * numbers.random()}
+                log.write(iteration, 128 * iteration, row, 0.5 * iteration)
     return folder
 
 
