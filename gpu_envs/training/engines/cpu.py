@@ -147,8 +147,9 @@ def _program(case: Case, nets: Sequence[Sequence[Linear]], log_std: int, means: 
         weight=max(1, count // 100),
     )
     common = [f"training/common/{part}.cuh" for part in ("distributions", "sampler", "policy_loss")]
-    parts = ("training/cpu/activations.cuh", ("network", "\n".join(sizes)), *common)
-    return program_of((*parts, "training/cpu/network.cuh", "training/cpu/policy.cuh"), _CALLS, settings)
+    network = ("network", "\n".join(sizes))
+    own = [f"training/cpu/{part}.cuh" for part in ("activations", "network", "policy")]
+    return program_of((*common, own[0], network, *own[1:]), _CALLS, settings)
 
 
 @final

@@ -1,4 +1,11 @@
-// Functions of which activations and their slopes consist, on a CPU.
+// Functions of which activations and their slopes consist, on a CPU; from here on, products and sums may be contracted.
+
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=fast")
+#endif
 
 // tanh as a quotient of two polynomials, within 3e-7 (the coefficients are those of Eigen and XLA).
 FN float rational_tanh(float x) {

@@ -18,6 +18,15 @@ constexpr int VECTOR = 4, ACCUMULATORS = 16, WIDE = 4;
 #endif
 typedef float Vector __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
 
+// g++ would load the vector again for each use: products take 1.5 times as long.
+#if defined(__AVX512F__)
+#define KEEP_IN_REGISTER(vector) asm("" : "+v"(vector))
+#elif defined(__SSE__)
+#define KEEP_IN_REGISTER(vector) asm("" : "+x"(vector))
+#else
+#define KEEP_IN_REGISTER(vector) asm("" : "+w"(vector))
+#endif
+
 FN constexpr int padded(int columns) { return (columns + VECTOR - 1) / VECTOR * VECTOR; }
 FN constexpr int inputs_of(int l) { return l == 0 ? INPUTS : width_of(l - 1); }
 
@@ -25,12 +34,6 @@ constexpr bool NORMALISES = gains_at(0, 0) >= 0;
 constexpr bool KEEPS_INPUTS = SLOPE_OF_INPUT || NORMALISES;  // of activations, or normalised sums, for the backward pass
 constexpr int  MAX_PARTS = 16;  // partial sums of a gradient
 
-#if defined(__clang__)
-#pragma clang fp contract(fast)
-#else
-#pragma GCC push_options
-#pragma GCC optimize("fp-contract=fast")
-#endif
 // One factor of a product: element (r, k) is at[r * row + k * step].
 struct Left { const float* at; Index row, step; };
 
@@ -46,12 +49,19 @@ FN void multiply_block(float* to, Index to_row, const Left& left, const float* r
             sum[r][c] = ADD ? ((const Vector*)(to + r * to_row))[c] : biases == nullptr ? Vector{} : ((const Vector*)biases)[c];
         }
     }
-    for (int k = 0; k < depth; ++k) {
+    const float* factors = left.at;
+    for (int k = 0; k < depth; ++k, factors += left.step, right += right_row) {
+        Vector columns[C];
         UNROLL
         for (int c = 0; c < C; ++c) {
-            const Vector column = ((const Vector*)(right + k * right_row))[c];
+            columns[c] = ((const Vector*)right)[c];
+            KEEP_IN_REGISTER(columns[c]);
+        }
+        UNROLL
+        for (int r = 0; r < R; ++r) {
+            const float factor = factors[r * left.row];
             UNROLL
-            for (int r = 0; r < R; ++r) sum[r][c] += column * (Vector{} + left.at[r * left.row + k * left.step]);
+            for (int c = 0; c < C; ++c) sum[r][c] += columns[c] * factor;
         }
     }
     UNROLL
@@ -86,10 +96,6 @@ NOINLINE void multiply(float* to, Index to_row, Left left, const float* right, I
         multiply_columns<ADD, 1>(to + c, to_row, left, right + c, right_row, rows, depth, biases ? biases + c : nullptr);
     }
 }
-#if !defined(__clang__)
-#pragma GCC pop_options
-#endif
-
 // Numbers of a thread: weights in padded rows, and the rows of a tile.
 template <bool LEARNS> struct Memory {
     float* forward[NETS][LAYERS];   // [inputs, outputs]
@@ -150,13 +156,12 @@ template <bool LEARNS> struct Memory {
             float* const       to   = observations + k * padded(INPUTS);
             const Index        from = row(k);
             const float* const numbers = call.observations + from * FEATURES;
-            for (int i = 0; i < padded(INPUTS); ++i) {
-                float x = i < FEATURES && from >= 0 ? numbers[i] : 0.0f;
-                if (call.mean != nullptr && i < FEATURES && from >= 0) {
-                    x = clip((x - call.mean[i]) * call.inverse[i], -call.limit, call.limit);
-                }
-                to[i] = x;
+            const int          count   = from < 0 ? 0 : FEATURES;
+            for (int i = 0; i < count; ++i) to[i] = numbers[i];
+            for (int i = 0; call.mean != nullptr && i < count; ++i) {
+                to[i] = clip((to[i] - call.mean[i]) * call.inverse[i], -call.limit, call.limit);
             }
+            for (int i = count; i < padded(INPUTS); ++i) to[i] = 0;
         }
     }
     FN const float* outputs_before(int net, int l) const { return l == 0 ? observations : outputs[net][l - 1]; }
@@ -190,14 +195,20 @@ template <bool LEARNS> struct Memory {
             }
         }
     }
-    // Multiplies a row of gradients by the slopes of the activations of layer l, whose row starts at `first`.
-    FN void multiply_by_slope(const float* flat, float* grads, int net, int l, int first) {
-        const float* const y = outputs[net][l] + first;
-        const float* const x = KEEPS_INPUTS ? inputs[net][l] + first : y;
-        const float* const gains = flat + (NORMALISES ? gains_at(net, l) : 0);
-        const float* const shifts = flat + (NORMALISES ? shifts_at(net, l) : 0);
-        OMP_SIMD(omp simd) for (int j = 0; j < outputs_of(net, l); ++j) {
-            grads[j] *= slope(NORMALISES && SLOPE_OF_INPUT ? x[j] * gains[j] + shifts[j] : x[j], y[j]);
+    // Multiplies gradients by the slopes of the activations of layer l.
+    FN void multiply_by_slopes(const float* flat, float* grads, int net, int l) {
+        const float* const y   = outputs[net][l];
+        const float* const x   = KEEPS_INPUTS ? inputs[net][l] : y;
+        const int          out = outputs_of(net, l), row = padded(out);
+        if (!(NORMALISES && SLOPE_OF_INPUT)) {
+            OMP_SIMD(omp simd) for (int i = 0; i < LANES * row; ++i) grads[i] *= slope(x[i], y[i]);
+            return;
+        }
+        const float *const gains = flat + gains_at(net, l), *const shifts = flat + shifts_at(net, l);
+        for (int first = 0; first < LANES * row; first += row) {
+            OMP_SIMD(omp simd) for (int j = 0; j < out; ++j) {
+                grads[first + j] *= slope(x[first + j] * gains[j] + shifts[j], y[first + j]);
+            }
         }
     }
     // Adds the gradient of layer normalisation's gains and shifts; turns gradients of its outputs into its inputs'.
@@ -227,12 +238,15 @@ template <bool LEARNS> struct Memory {
             if (NORMALISES && l < LAYERS - 1) learn_normalisation(flat, gradient, grad, net, l);
             multiply<true>(gradient + weights_at(net, l), in, {grad, 1, row}, outputs_before(net, l), padded(in), out, in,
                            LANES, nullptr);
-            for (int k = 0; k < LANES; ++k) {
-                OMP_SIMD(omp simd) for (int j = 0; j < out; ++j) gradient[biases_at(net, l) + j] += grad[k * row + j];
+            for (int j = 0; j < out; j += VECTOR) {
+                Vector* const bias = (Vector*)(gradient + biases_at(net, l) + j);
+                Vector        sum  = *bias;
+                for (int k = 0; k < LANES; ++k) sum += *(const Vector*)(grad + k * row + j);
+                *bias = sum;
             }
             if (l == 0) return;
             multiply<false>(next, padded(in), {grad, row, 1}, backward[net][l], padded(in), LANES, in, out, nullptr);
-            for (int k = 0; k < LANES; ++k) multiply_by_slope(flat, next + k * padded(in), net, l - 1, k * padded(in));
+            multiply_by_slopes(flat, next, net, l - 1);
             float* const swapped = grad;
             grad = next;
             next = swapped;
