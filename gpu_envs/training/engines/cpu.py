@@ -1,15 +1,18 @@
 """Policies on a CPU: perceptrons, distributions and losses in kernels that pass over tiles of rows."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
 from gpu_envs.backend.launcher import MemberValue
-from gpu_envs.backend.program import Program, program_of
+from gpu_envs.backend.program import Program, headers, joined, program_of
 from gpu_envs.backend.structs import Struct
+from gpu_envs.codegen import SingleLayout
+from gpu_envs.codegen.single_source import before_drivers, structs
 from gpu_envs.training.algorithms import A2C, PPO
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE, PolicyGradient
 from gpu_envs.training.engines.base import (
@@ -67,7 +70,9 @@ _MASK = ("const u8*?", "action_mask", ("rows", "outputs"))
 
 _CALLS: dict[str, Struct] = {
     "act": float_struct("SampleCall", *ACT_MEMBERS, ("float*?", "values", ("rows",)), _MASK),
-    "values": float_struct("ValuesCall", *(member for member in VALUES_MEMBERS if member[1] not in ("largest", "alive"))),
+    "values": float_struct(
+        "ValuesCall", *(member for member in VALUES_MEMBERS if member[1] not in ("largest", "alive"))
+    ),
     "update": float_struct(
         "LossCall",
         *LOSS_MEMBERS,
@@ -116,40 +121,37 @@ class CpuPolicyEngine(KernelEngine):
         return CpuPolicyNetworks(case, module, make_optimiser(case, module, group), scale)
 
 
-def _program(case: Case, nets: Sequence[Sequence[Linear]], log_std: int, means: int, count: int) -> Program:
-    head, net = case.head, case.network
-    activation, slope = _ACTIVATIONS[net.activation]
+def _network_text(case: Case, nets: Sequence[Sequence[Linear]], log_std: int, means: int, count: int) -> str:
+    """C++ text of a network's sizes, activation, and places in the flat buffer of ``count`` parameters."""
+    activation, slope = _ACTIVATIONS[case.network.activation]
     low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
     value_column = means if len(nets) == 1 else 0
-    hidden = ", ".join(map(str, net.hidden))
+    hidden = case.network.hidden
 
     def per_layer(name: str, attribute: str) -> str:
         return table(name, [[getattr(layer, attribute) for layer in layers] for layers in nets])
 
-    sizes = (
-        f"constexpr int NETS = {len(nets)}, LAYERS = {len(net.hidden) + 1}, FEATURES = {case.features};",
+    lines = [
+        f"constexpr int NETS = {len(nets)}, LAYERS = {len(hidden) + 1}, FEATURES = {case.features};",
         f"constexpr int INPUTS = {nets[0][0].columns}, COUNT = {count}, MEANS = {means}, LOG_STD = {log_std};",
         f"constexpr int VALUE_NET = {len(nets) - 1}, VALUE_COLUMN = {value_column};",
         f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
-        f"constexpr bool SLOPE_OF_INPUT = {str('x' in slope.replace('exp', '')).lower()};",
-        f"FN constexpr int width_of(int l) {{ constexpr int t[] = {{{hidden}}}; return t[l]; }}",
-        *(per_layer(f"{name}_at", name[:-1]) for name in ("weights", "gains", "shifts")),
+        f"constexpr bool SLOPE_OF_INPUT = {str('y' not in slope).lower()};",
+        f"FN constexpr int width_of(int l) {{ constexpr int t[] = {{{', '.join(map(str, hidden))}}}; return t[l]; }}",
+        *(per_layer(f"{name}s_at", name) for name in ("weight", "gain", "shift")),
         per_layer("biases_at", "bias"),
         per_layer("outputs_of", "rows"),
         f"FN float activation(float x) {{ return {activation}; }}",
         f"FN float slope([[maybe_unused]] float x, [[maybe_unused]] float y) {{ return {slope}; }}",
-    )
-    settings = head_settings(head)
-    settings = settings.__class__(
-        prologue=settings.prologue,
-        types=settings.types,
-        sizes={**settings.sizes, "features": case.features, "parameters": count},
-        weight=max(1, count // 100),
-    )
-    common = [f"training/common/{part}.cuh" for part in ("distributions", "sampler", "policy_loss")]
-    network = ("network", "\n".join(sizes))
-    own = [f"training/cpu/{part}.cuh" for part in ("activations", "network", "policy")]
-    return program_of((*common, own[0], network, *own[1:]), _CALLS, settings)
+    ]
+    return "\n".join(lines)
+
+
+def _parts(text: str, *losses: str) -> list[str | tuple[str, str]]:
+    """The parts of a program up to ``act_on_tile``; ``losses``: headers of losses, which only learning needs."""
+    common = (f"training/common/{part}.cuh" for part in ("distributions", "sampler", *losses))
+    network = ("training/cpu/activations.cuh", ("network", text), "training/cpu/network.cuh", "training/cpu/act.cuh")
+    return [*common, *network]
 
 
 @final
@@ -163,13 +165,17 @@ class CpuPolicyNetworks(PolicyNetworks):
         self.optimiser: Adam = optimiser
         self._module, (nets, log_std) = module, nets_of(module)
         flat, means = optimiser.flat, case.head.parameters - case.head.log_stds
-        program = _program(case, nets, log_std, means, len(flat))
+        self._text = _network_text(case, nets, log_std, means, len(flat))
+        self._settings = head_settings(case.head)
+        sizes = {**self._settings.sizes, "features": case.features, "parameters": len(flat)}
+        settings = dataclasses.replace(self._settings, sizes=sizes, weight=max(1, len(flat) // 100))
+        program = program_of((*_parts(self._text, "policy_loss"), "training/cpu/policy.cuh"), _CALLS, settings)
         self._partials: Final = flat.new_zeros(_MAX_PARTS, len(flat) + _PADDING)
+        self._inputs: Final = {"flat": flat, **scale_values(scale)}
         self._kernels: Final = load_filled(
             open_backend("cpu", case.threads),
             [program],
-            **scale_values(scale),
-            flat=flat,
+            **self._inputs,
             gradient=optimiser.gradient,
             partials=self._partials.data_ptr(),
         )
@@ -179,6 +185,33 @@ class CpuPolicyNetworks(PolicyNetworks):
         mask = mask_bytes(request.action_mask)
         members = {**request.members, "values": request.values, "action_mask": mask}
         self._kernels["act"].launch(len(request.observations), **members)
+
+    def act_and_step_program(self, layout: SingleLayout) -> Program:
+        """The program of the kernel ``act_and_step``, which runs a horizon of policy and environment in one launch."""
+        declared, act_call = structs(layout), _CALLS["act"]
+        call = Struct.of(
+            "ActAndStepCall", layout.real, (declared["StepCall"], "step"), (act_call, "act"), ("int", "horizon")
+        )
+        aliases = (f"using {name} = {kind};" for name, kind in self._settings.types.items())
+        settings = "\n".join([self._settings.prologue, *aliases, act_call.cpp()])
+        acting = [
+            ("acting", f"namespace acting {{\n{settings}"),
+            *(headers(part)[0] if isinstance(part, str) else part for part in _parts(self._text)),
+            ("acting", "}\nusing acting::SampleCall;"),
+        ]
+        parts = [
+            *before_drivers(layout, declared, acting),
+            *headers("drivers/one_step.cuh"),
+            ("generated", call.cpp()),
+            *headers("training/common/advance.cuh", "training/cpu/act_and_step.cuh"),
+        ]
+        name, calls = f"{layout.spec.id}-act_and_step", {"act_and_step": call.ctype()}
+        return Program(name=name, source=joined(parts), calls=calls, flush_denormals=True)
+
+    def act_with(self, call: Any, request: ActRequest) -> None:
+        """Sets the members of ``call``, a ``SampleCall``, for a kernel that acts and steps; launches nothing."""
+        for name, value in (self._inputs | request.members | {"values": request.values}).items():
+            setattr(call, name, value.data_ptr() if isinstance(value, Tensor) else value)
 
     def values(self, request: ValueRequest) -> None:
         members = request.members
