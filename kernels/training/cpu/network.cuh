@@ -3,7 +3,7 @@
 // Rows of numbers are padded with zeros to a multiple of VECTOR columns, so that one product serves all layers, forward
 // and backward: vectors run across columns, and each number of the left factor multiplies a vector of the right one.
 //
-// Generated before it: NETS, LAYERS, FEATURES (of an observation), INPUTS (of the first layer); per layer width_of(l), the outputs of a hidden layer; per net and layer outputs_of(net, l),
+// Generated before it: COUNT (weights), NETS, LAYERS, FEATURES (of an observation), INPUTS (of the first layer); per layer width_of(l), the outputs of a hidden layer; per net and layer outputs_of(net, l),
 // weights_at(net, l), biases_at(net, l), gains_at(net, l), shifts_at(net, l) (-1: no layer normalisation);
 // activation(x), and slope(x, y) of it at x with the output y; SLOPE_OF_INPUT, whether slope reads x.
 
@@ -32,7 +32,6 @@ FN constexpr int inputs_of(int l) { return l == 0 ? INPUTS : width_of(l - 1); }
 
 constexpr bool NORMALISES = gains_at(0, 0) >= 0;
 constexpr bool KEEPS_INPUTS = SLOPE_OF_INPUT || NORMALISES;  // of activations, or normalised sums, for the backward pass
-constexpr int  MAX_PARTS = 16;  // partial sums of a gradient
 
 // One factor of a product: element (r, k) is at[r * row + k * step].
 struct Left { const float* at; Index row, step; };
@@ -230,8 +229,15 @@ template <bool LEARNS> struct Memory {
             }
         }
     }
-    // Adds the gradient of a net's weights to `gradient`, from the gradients of its outputs in grads[0].
-    __attribute__((noinline)) void learn(const float* flat, float* gradient, int net) {
+    // Adds the gradient of a net's weights to `gradient`; of_output(k, j) is the gradient of row k's output j.
+    template <class OfOutput> FN void learn(const float* flat, float* gradient, int net, OfOutput of_output) {
+        const int outs = outputs_of(net, LAYERS - 1), row = padded(outs);
+        for (int k = 0; k < LANES; ++k) {
+            for (int j = 0; j < row; ++j) grads[0][k * row + j] = j < outs ? of_output(k, j) : 0.0f;
+        }
+        run_back(flat, gradient, net);
+    }
+    __attribute__((noinline)) void run_back(const float* flat, float* gradient, int net) {
         float *grad = grads[0], *next = grads[1];
         for (int l = LAYERS - 1; l >= 0; --l) {
             const int in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
@@ -253,3 +259,16 @@ template <bool LEARNS> struct Memory {
         }
     }
 };
+
+constexpr Index STRIDE = COUNT + VECTOR;  // of partial sums: products write up to a vector beyond the weights
+
+// Sums a part of the gradient: learn(env, gradient) adds a tile of rows, for each `parts`-th tile.
+template <class Call, class Learn> FN void learn_part(const Call& call, Index part, Learn learn) {
+    float* const gradient = call.partials + part * STRIDE;
+    for (Index i = 0; i < STRIDE; ++i) gradient[i] = 0;
+    for (Index first = part * LANES; first < call.rows; first += call.parts * LANES) {
+        RangeTile env(first, minimum(first + LANES, call.rows));
+        env.more();
+        learn(env, gradient);
+    }
+}

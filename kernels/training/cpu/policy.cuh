@@ -1,7 +1,5 @@
 // Kernels of a policy with a value on a CPU: acting, values, and the gradient of a minibatch.
 
-constexpr Index STRIDE = COUNT + VECTOR;  // of partial sums; products write up to a vector beyond the weights
-
 // Writes actions and log-probabilities, and values if asked for.
 KERNEL(kernel_act, SampleCall) {
     PolicyMemory<false> memory(call.flat);
@@ -23,16 +21,11 @@ KERNEL(kernel_values, ValuesCall) {
     }
 }
 
-// Writes partial sums of the gradient: each tile of the launch has a part, with every `parts`-th tile of the rows.
+// Writes partial sums of the gradient, a part for each tile of the launch.
 KERNEL(kernel_update, LossCall) {
     PolicyMemory<true> memory(call.flat);
-    FOR_EACH_ENV(part_env, call.parts * LANES) {
-        const Index  part = part_env.index(0) / LANES;
-        float* const gradient = call.partials + part * STRIDE;
-        for (Index i = 0; i < STRIDE; ++i) gradient[i] = 0;
-        for (Index first = part * LANES; first < call.rows; first += call.parts * LANES) {
-            RangeTile env(first, minimum(first + LANES, call.rows));
-            env.more();
+    FOR_EACH_ENV(part, call.parts * LANES) {
+        learn_part(call, part.index(0) / LANES, [&](const RangeTile& env, float* gradient) {
             LossSamples samples;
             find_samples(samples, call, env);
             memory.load_observations(call, [&](int k) {
@@ -46,30 +39,15 @@ KERNEL(kernel_update, LossCall) {
             else gaussian_loss(samples, call, rows, env);
             rows.replace_forbidden(0.0f, env);
             for (int net = 0; net < NETS; ++net) {
-                const int row = padded(outputs_of(net, LAYERS - 1));
-                for (int i = 0; i < LANES * row; ++i) memory.grads[0][i] = 0;
-                for (int k = 0; k < env.lanes; ++k) {
-                    float* const grads = memory.grads[0] + k * row;
-                    for (int j = 0; net == 0 && j < MEANS; ++j) grads[j] = memory.lines[j * LANES + k];
-                    if (net == VALUE_NET) grads[VALUE_COLUMN] = call.grad_values[env.index(k)];
-                }
-                memory.learn(call.flat, gradient, net);
+                memory.learn(call.flat, gradient, net, [&](int k, int j) {
+                    const bool of_value = net == VALUE_NET && j == VALUE_COLUMN;
+                    if (k >= env.lanes || (!of_value && (net > 0 || j >= MEANS))) return 0.0f;
+                    return of_value ? call.grad_values[env.index(k)] : memory.lines[j * LANES + k];
+                });
             }
             for (int j = MEANS; j < PARAMETERS; ++j) {
                 for (int k = 0; k < env.lanes; ++k) gradient[LOG_STD + j - MEANS] += memory.lines[j * LANES + k];
             }
-        }
-    }
-}
-
-// Adds the parts of the gradient.
-KERNEL(kernel_reduce, ReduceCall) {
-    FOR_EACH_ENV(env, COUNT) {
-        FOR_EACH_LANE(k, env) {
-            const Index i   = env.index(k);
-            float       sum = 0;
-            for (int part = 0; part < call.parts; ++part) sum += call.partials[part * STRIDE + i];
-            call.gradient[i] = sum;
-        }
+        });
     }
 }
