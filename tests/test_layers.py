@@ -143,7 +143,7 @@ def test_only_dialect_headers_distinguish_compilers() -> None:
     compiler_test = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*\b__[A-Za-z]", re.MULTILINE)
     assert {name for name, text in texts.items() if compiler_test.search(text)} == {
         *DIALECT_HEADERS,
-        "training/cpu/perceptrons.cuh",
+        "training/cpu/vectors.cuh",
     }
 
 

@@ -154,18 +154,20 @@ class FunctionsEngine(KernelEngine):
         return function_limit(sizes, net.activation, net.precision, case.device)
 
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> PolicyNetworks:
-        return FunctionQValues(case, module, scale, make_optimiser(case, module, group))
+        optimiser = make_optimiser(case, module, group)
+        assert isinstance(module, QNetwork)
+        form = actor_form(module.actor, case.network.activation)
+        functions = functions_of(case, form, optimiser.flat, optimiser.gradient)
+        return FunctionQValues(case, module, scale, optimiser, functions)
 
 
 @final
 class FunctionQValues(TorchQValues):
     """Runs the default Q network with kernels."""
 
-    def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam) -> None:
+    def __init__(self, case: Case, module: nn.Module, scale: Scale, optimiser: Adam, functions: Functions) -> None:
         super().__init__(case, module, scale, optimiser)
-        assert isinstance(module, QNetwork)
-        form = actor_form(module.actor, case.network.activation)
-        self._functions = functions_of(case, form, optimiser.flat, optimiser.gradient)
+        self._functions = functions
 
     def _q_values(self, observations: Any) -> Tensor:
         rows: Tensor = observations.contiguous()
@@ -312,7 +314,7 @@ def _program(form: Form, lines: int, groups: Sequence[int]) -> Program:
     sizes = {"count": form.count, "features": features, "nets": nets, "width": outputs[-1], "lines": lines}
     sizes["grad_inputs"] = len(form.grad_inputs)
     settings = KernelSettings(sizes=sizes, weight=max(1, lines // 4))
-    parts = (ELEMENTARY_HEADER, ("form", "\n".join(text)), "training/cpu/perceptrons.cuh")
+    parts = (ELEMENTARY_HEADER, ("form", "\n".join(text)), "training/cpu/vectors.cuh", "training/cpu/perceptrons.cuh")
     return program_of(parts, _CALLS, settings)
 
 

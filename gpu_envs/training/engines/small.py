@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import MemberValue
+from gpu_envs.backend.program import Program
+from gpu_envs.codegen import SingleLayout
 from gpu_envs.training.algorithms import A2C, PPO
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE, PolicyGradient
 from gpu_envs.training.engines.base import (
@@ -139,6 +141,10 @@ class SmallNetworks(PolicyNetworks):
         assert request.largest is request.alive is request.values is request.action_mask is None
         blocks = blocks_for(request.observations.shape[0], ACT_ROWS, self._processors)
         self._kernels["act"].launch(blocks, **request.members)
+
+    def act_and_step_program(self, layout: SingleLayout) -> Program:
+        """The program of the kernel ``act_and_step``, which runs a horizon of policy and environment in one launch."""
+        return self.network.act_and_step_program(layout, self._processors)
 
     def act_with(self, call: Any, request: ActRequest) -> None:
         """Sets the members of ``call``, an ``ActCall``, for a kernel that acts and steps; launches nothing."""

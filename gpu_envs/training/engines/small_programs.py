@@ -209,7 +209,7 @@ class SmallNetwork:
             *before_drivers(layout, declared, acting),
             *headers("drivers/one_step.cuh"),
             ("generated", call.cpp()),
-            *headers("training/small/act_and_step.cuh"),
+            *headers("training/common/advance.cuh", "training/small/act_and_step.cuh"),
         ]
         shared_bytes = sizes_of(acting, KernelSettings(), sizes)["block"]
         return Program(

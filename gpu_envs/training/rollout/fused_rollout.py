@@ -1,7 +1,7 @@
 """A rollout of a full horizon in one launch, for a small on-policy network in a single-agent environment on a GPU."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, final
+from typing import Any, Final, final
 
 from gpu_envs.backend.arrays import dtype_name
 from gpu_envs.backend.program import Program
@@ -12,6 +12,7 @@ from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.engine.rollouts import bind_stepping_kernel
 from gpu_envs.engine.simulation import Simulation
 from gpu_envs.training.engines.base import ActRequest
+from gpu_envs.training.engines.cpu import CpuPolicyNetworks
 from gpu_envs.training.engines.small import SmallNetworks
 from gpu_envs.training.engines.small_programs import supports_act_and_step
 from gpu_envs.training.learner import Learner, OnPolicyLearner
@@ -37,12 +38,14 @@ class FusedRollout:
         if (
             horizon_env.roles[0].frames > 1
             or not isinstance(learner, OnPolicyLearner)
-            or not isinstance(learner.networks, SmallNetworks)
+            or not isinstance(learner.networks, SmallNetworks | CpuPolicyNetworks)
         ):
             return None
         return cls(horizon_env, learner, learner.networks)
 
-    def __init__(self, horizon_env: HorizonEnv, learner: OnPolicyLearner, networks: SmallNetworks) -> None:
+    def __init__(
+        self, horizon_env: HorizonEnv, learner: OnPolicyLearner, networks: SmallNetworks | CpuPolicyNetworks
+    ) -> None:
         """Start to compile in the background."""
         self._horizon_env: Final = horizon_env
         self._learner, self._networks = learner, networks
@@ -59,7 +62,7 @@ class FusedRollout:
     def _program(self) -> Program:
         layout = self._sim.layout
         assert isinstance(layout, SingleLayout)
-        return self._networks.network.act_and_step_program(layout, self._sim.backend.traits.processors)
+        return self._networks.act_and_step_program(layout)
 
     def _bind(self) -> Callable[[], None]:
         """Return a function that launches the kernel, with the addresses of the arrays that it reads and writes."""
@@ -77,6 +80,8 @@ class FusedRollout:
             setattr(step, name, None if array is None else array.data_ptr())
         observations, stream = storage.observations[0].flatten(0, 1), learner.streams["actions"]
         outputs = learner.actions, learner.log_probs
-        request = ActRequest(observations, *outputs, stream, turn=0, acted=learner.acted, first_row=first_row)
+        values = learner.values[0] if self._networks.acts_with_value else None
+        more: dict[str, Any] = {"acted": learner.acted, "values": values, "first_row": first_row}
+        request = ActRequest(observations, *outputs, stream, turn=0, **more)
         self._networks.act_with(call.act, request)
         return launch

@@ -106,9 +106,18 @@ struct Rows {
             for (int j = 0; j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) staged[j * LANES + k] = from[(first + k) * PARAMETERS + j];
             }
-            for (int j = 0; mask != nullptr && j < PARAMETERS; ++j) {
-                FOR_EACH_LANE(k, env) staged[j * LANES + k] = allowed(first + k, j) ? staged[j * LANES + k] : FORBIDDEN;
-            }
+            replace_forbidden(FORBIDDEN, env);
+        }
+    }
+    // On a CPU, parameters that are transposed already, `lines` of LANES numbers.
+    template <class Env>
+    FN Rows(float* lines, const Env& env, const u8* mask_, const int* indices_ = nullptr)
+        : source(nullptr), target(nullptr), mask(mask_), indices(indices_), staged(lines), first(env.index(0)) {
+        replace_forbidden(FORBIDDEN, env);
+    }
+    template <class Env> FN void replace_forbidden(float number, const Env& env) const {
+        for (int j = 0; mask != nullptr && j < PARAMETERS; ++j) {
+            FOR_EACH_LANE(k, env) staged[j * LANES + k] = allowed(first + k, j) ? staged[j * LANES + k] : number;
         }
     }
     FN bool allowed(Index row, int j) const {
@@ -149,9 +158,7 @@ struct Rows {
             }
         }
         if constexpr (!ON_GPU) {
-            for (int j = 0; mask != nullptr && j < PARAMETERS; ++j) {
-                FOR_EACH_LANE(k, env) staged[j * LANES + k] = allowed(first + k, j) ? staged[j * LANES + k] : 0.0f;
-            }
+            replace_forbidden(0.0f, env);
             for (int j = 0; j < PARAMETERS; ++j) {
                 FOR_EACH_LANE(k, env) target[(first + k) * PARAMETERS + j] = staged[j * LANES + k];
             }

@@ -158,7 +158,7 @@ FN void gaussian_loss(LossSamples& samples, const LossCall& call, const Rows& ro
 }
 
 // Writes the losses of a tile's rows, and the gradients of the policy's outputs and of the values.
-template <class Env> FN void loss(const LossCall& call, const ScratchMemory& memory, const Env& env) {
+template <class Call, class Env> FN void loss(const Call& call, const ScratchMemory& memory, const Env& env) {
     const Rows  rows(memory, call.parameters, call.grad_parameters, env, call.action_mask, call.indices);
     LossSamples samples;
     find_samples(samples, call, env);

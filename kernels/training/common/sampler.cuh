@@ -130,7 +130,7 @@ template <class Env> FN void draw_gaussians(Total& total, const SampleCall& call
 }
 
 // Draws the actions of a tile's rows, and writes actions, log-probabilities and, if asked for, entropies.
-template <class Env> FN void sample(const SampleCall& call, const ScratchMemory& memory, const Env& env) {
+template <class Call, class Env> FN void sample(const Call& call, const ScratchMemory& memory, const Env& env) {
     const Rows rows(memory, call.parameters, nullptr, env, call.action_mask);
     Total      total;
     if constexpr (DISCRETE) draw_choices(total, call, rows, env);

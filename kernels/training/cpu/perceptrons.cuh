@@ -5,34 +5,19 @@
 // hidden layer. Gradients of pre-activations, the outputs' included, are such lines, too. A layer's weights are
 // [outputs, inputs].
 //
-// Generated before it: NETS, LAYERS, INPUTS, OUTPUTS, LINES (per tile), FIRST_GRAD_INPUT and GRAD_INPUTS (the range of
-// inputs with gradients), UNITS (outputs that are computed together); per layer inputs_of(l) and outputs_of(l); per net
-// and layer weights_at(net, l), biases_at(net, l), line_of(net, l) (the first line of its gradients and outputs) and
-// block_at(net, l) (its first of BLOCKS groups of UNITS outputs); activation(x), and slope(y) from the activation's
-// output y.
-
-static_assert(!ON_GPU);
-
-#if defined(__AVX512F__)
-constexpr int VECTOR = 16, VECTORS_AT_ONCE = 4, COLUMNS_AT_ONCE = 4;
-#elif defined(__AVX__)
-constexpr int VECTOR = 8, VECTORS_AT_ONCE = 2, COLUMNS_AT_ONCE = 2;
-#else
-constexpr int VECTOR = 4, VECTORS_AT_ONCE = 4, COLUMNS_AT_ONCE = 4;
-#endif
-typedef float Vector __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
+// Before it: vectors.cuh. Generated before it: NETS, LAYERS, INPUTS, OUTPUTS, LINES (per tile), FIRST_GRAD_INPUT and
+// GRAD_INPUTS (the range of inputs with gradients), UNITS (outputs that are computed together); per layer inputs_of(l)
+// and outputs_of(l); per net and layer weights_at(net, l), biases_at(net, l), line_of(net, l) (the first line of its
+// gradients and outputs) and block_at(net, l) (its first of BLOCKS groups of UNITS outputs); activation(x), and slope(y)
+// from the activation's output y.
 
 typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
 
 constexpr int VECTORS = LANES / VECTOR;
 static_assert(VECTORS % VECTORS_AT_ONCE == 0);
 
-#if defined(__clang__)
-#pragma clang fp contract(fast)
-#else
-#pragma GCC push_options
-#pragma GCC optimize("fp-contract=fast")
-#endif
+BEGIN_CONTRACTIONS
+
 // Computes N lines from `line` on: products of `in` lines with weights, plus biases. Weights of adjacent outputs are
 // `stride` apart, of adjacent inputs 1; if TRANSPOSED, vice versa.
 template <int N, bool TRANSPOSED>
@@ -53,7 +38,7 @@ FN void multiply(float* to, const float* from, const float* weights, const float
             for (int n = 0; n < N; ++n) {
                 const float weight = TRANSPOSED ? weights[i * stride + line + n] : weights[(line + n) * stride + i];
                 UNROLL
-                for (int t = 0; t < VECTORS_AT_ONCE; ++t) sum[n][t] += input[t] * (Vector{} + weight);
+                for (int t = 0; t < VECTORS_AT_ONCE; ++t) sum[n][t] += input[t] * weight;
             }
         }
         UNROLL
@@ -213,3 +198,5 @@ KERNEL(kernel_gradient, GradientCall) {
         }
     }
 }
+
+END_CONTRACTIONS

@@ -3,28 +3,13 @@
 // memory, for 16 replicas at a time. After the weights are loaded no warp waits for another. CUDA only.
 //
 // Before it: in the namespace `acting` the network, with act.cuh, and OBSERVATION_BYTES; then the environment, with
-// one_step.cuh.
+// one_step.cuh, and advance.cuh.
 
 struct RowsOfWarp {
     Index replica, count;  // this thread's replica, and the number of replicas up to the end of the warp's
     FN Index index(int) const { return replica; }
     FN bool  has(int) const { return replica < count; }
 };
-
-// Moves the arguments' pointers to the next step's row of `count` replicas.
-FN void advance(StepCall& step, ActCall& act, Index count) {
-    step.observations += count * OBSERVATION_SIZE;
-    step.rewards += count;
-    step.terminations += count;
-    step.truncations += count;
-    step.episode_return += count;
-    step.episode_length += count;
-    if (step.final_obs != nullptr) step.final_obs += count * OBSERVATION_SIZE;
-    advance_metrics_row(step, count);
-    act.turn += 1;
-    act.actions += count * acting::WIDTH;
-    act.log_probs += count;
-}
 
 // Runs `horizon` steps of all replicas. Each runs the network, draws actions, steps the environment and writes results.
 KERNEL_OF_BLOCKS(kernel_act_and_step, ActAndStepCall, acting::THREADS, acting::BLOCKS) {

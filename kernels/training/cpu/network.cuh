@@ -1,0 +1,255 @@
+// Perceptrons of a policy on a CPU: forward and backward pass over tiles of LANES rows.
+//
+// Rows of numbers are padded with zeros to a multiple of VECTOR columns, so that one product serves all layers, forward
+// and backward: vectors run across columns, and each number of the left factor multiplies a vector of the right one.
+//
+// Generated before it: COUNT (weights), NETS, LAYERS, FEATURES (of an observation), INPUTS (of the first layer); per layer
+// width_of(l), the outputs of a hidden layer; per net and layer outputs_of(net, l), weights_at(net, l),
+// biases_at(net, l), gains_at(net, l), shifts_at(net, l) (-1: no layer normalisation); activation(x), and slope(x, y) of
+// it at x with the output y; SLOPE_OF_INPUT, whether slope reads only x.
+
+FN constexpr int padded(int columns) { return (columns + VECTOR - 1) / VECTOR * VECTOR; }
+FN constexpr int inputs_of(int l) { return l == 0 ? INPUTS : width_of(l - 1); }
+
+constexpr bool NORMALISES = gains_at(0, 0) >= 0;
+constexpr bool KEEPS_INPUTS = SLOPE_OF_INPUT || NORMALISES;  // of activations, or normalised sums, for the backward pass
+
+// One factor of a product: element (r, k) is at[r * row + k * step].
+struct Left { const float* at; Index row, step; };
+
+// Sets, or ADDs to, R rows and C vectors of columns of the product of `left` and the rows `right`, plus biases.
+template <bool ADD, int R, int C>
+FN void multiply_block(float* to, Index to_row, const Left& left, const float* right, Index right_row, int depth,
+                       const float* biases) {
+    Vector sum[R][C];
+    UNROLL
+    for (int r = 0; r < R; ++r) {
+        UNROLL
+        for (int c = 0; c < C; ++c) {
+            sum[r][c] = ADD ? ((const Vector*)(to + r * to_row))[c] : biases == nullptr ? Vector{} : ((const Vector*)biases)[c];
+        }
+    }
+    const float* factors = left.at;
+    for (int k = 0; k < depth; ++k, factors += left.step, right += right_row) {
+        Vector columns[C];
+        UNROLL
+        for (int c = 0; c < C; ++c) {
+            columns[c] = ((const Vector*)right)[c];
+            KEEP_IN_REGISTER(columns[c]);
+        }
+        UNROLL
+        for (int r = 0; r < R; ++r) {
+            const float factor = factors[r * left.row];
+            UNROLL
+            for (int c = 0; c < C; ++c) sum[r][c] += columns[c] * factor;
+        }
+    }
+    UNROLL
+    for (int r = 0; r < R; ++r) {
+        UNROLL
+        for (int c = 0; c < C; ++c) ((Vector*)(to + r * to_row))[c] = sum[r][c];
+    }
+}
+
+template <bool ADD, int C>
+FN void multiply_columns(float* to, Index to_row, Left left, const float* right, Index right_row, int rows, int depth,
+                         const float* biases) {
+    constexpr int R = ACCUMULATORS / C;
+    int r = 0;
+    for (; r + R <= rows; r += R, to += R * to_row, left.at += R * left.row) {
+        multiply_block<ADD, R, C>(to, to_row, left, right, right_row, depth, biases);
+    }
+    for (; r < rows; ++r, to += to_row, left.at += left.row) {
+        multiply_block<ADD, 1, C>(to, to_row, left, right, right_row, depth, biases);
+    }
+}
+
+// The product of `rows` rows and `columns` columns, rounded up to vectors.
+template <bool ADD>
+NOINLINE void multiply(float* to, Index to_row, Left left, const float* right, Index right_row, int rows, int columns,
+                       int depth, const float* biases) {
+    int c = 0;
+    for (; c + WIDE * VECTOR <= padded(columns); c += WIDE * VECTOR) {
+        multiply_columns<ADD, WIDE>(to + c, to_row, left, right + c, right_row, rows, depth, biases ? biases + c : nullptr);
+    }
+    for (; c < columns; c += VECTOR) {
+        multiply_columns<ADD, 1>(to + c, to_row, left, right + c, right_row, rows, depth, biases ? biases + c : nullptr);
+    }
+}
+// Numbers of a thread: weights in padded rows, and the rows of a tile.
+template <bool LEARNS> struct Memory {
+    float* forward[NETS][LAYERS];   // [inputs, outputs]
+    float* backward[NETS][LAYERS];  // [outputs, inputs]
+    float* biases[NETS][LAYERS];
+    float* observations;
+    float* outputs[NETS][LAYERS];  // of activations, and of the last layer
+    float* inputs[NETS][LAYERS];   // of activations, if KEEPS_INPUTS
+    float* inverse[NETS][LAYERS];  // inverse standard deviations of layer normalisation
+    float* grads[2];
+    float* lines;  // the policy's outputs, [PARAMETERS, LANES]
+    float* end;
+
+    FN float* take(Index count) {
+        float* const start = end;
+        end += padded(int(count));
+        return start;
+    }
+    // Places the arrays from `start` on; with null it only counts.
+    FN explicit Memory(float* start) : end(start) {
+        int widest = INPUTS;
+        for (int net = 0; net < NETS; ++net) {
+            for (int l = 0; l < LAYERS; ++l) {
+                const int in = inputs_of(l), out = outputs_of(net, l);
+                forward[net][l]  = take(in * padded(out));
+                backward[net][l] = LEARNS && l > 0 ? take(out * padded(in)) : nullptr;
+                biases[net][l]   = take(out);
+                outputs[net][l]  = take(LANES * padded(out));
+                inputs[net][l]   = KEEPS_INPUTS && l < LAYERS - 1 ? take(LANES * padded(out)) : nullptr;
+                inverse[net][l]  = take(LANES);
+                widest           = maximum(widest, out);
+            }
+        }
+        observations = take(LANES * padded(INPUTS));
+        for (float*& each : grads) each = take(LEARNS ? LANES * padded(widest) : 0);
+        lines = take(PARAMETERS * LANES);
+    }
+    static Index bytes() { return Index(reinterpret_cast<u64>(Memory(nullptr).end)); }
+
+    FN void load_weights(const float* flat) {
+        for (int net = 0; net < NETS; ++net) {
+            for (int l = 0; l < LAYERS; ++l) {
+                const int          in = inputs_of(l), out = outputs_of(net, l);
+                const float* const from = flat + weights_at(net, l);
+                for (int j = 0; j < padded(out); ++j) {
+                    biases[net][l][j] = j < out ? flat[biases_at(net, l) + j] : 0.0f;
+                    for (int i = 0; i < in; ++i) forward[net][l][i * padded(out) + j] = j < out ? from[j * in + i] : 0.0f;
+                }
+                for (int j = 0; LEARNS && l > 0 && j < out; ++j) {
+                    for (int i = 0; i < padded(in); ++i) backward[net][l][j * padded(in) + i] = i < in ? from[j * in + i] : 0.0f;
+                }
+            }
+        }
+    }
+    // Copies observations, normalised if call.mean is given; row k is `row(k)` of them, negative: zeros.
+    template <class Call, class Row> FN void load_observations(const Call& call, Row row) {
+        for (int k = 0; k < LANES; ++k) {
+            float* const       to   = observations + k * padded(INPUTS);
+            const Index        from = row(k);
+            const float* const numbers = call.observations + from * FEATURES;
+            const int          count   = from < 0 ? 0 : FEATURES;
+            for (int i = 0; i < count; ++i) to[i] = numbers[i];
+            for (int i = 0; call.mean != nullptr && i < count; ++i) {
+                to[i] = clip((to[i] - call.mean[i]) * call.inverse[i], -call.limit, call.limit);
+            }
+            for (int i = count; i < padded(INPUTS); ++i) to[i] = 0;
+        }
+    }
+    FN const float* outputs_before(int net, int l) const { return l == 0 ? observations : outputs[net][l - 1]; }
+
+    __attribute__((noinline)) void run(const float* flat, int net) {
+        for (int l = 0; l < LAYERS; ++l) {
+            const int    in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
+            float* const to = outputs[net][l];
+            multiply<false>(to, row, {outputs_before(net, l), padded(in), 1}, forward[net][l], row, LANES, out, in,
+                            biases[net][l]);
+            if (l == LAYERS - 1) return;
+            if (NORMALISES) normalise(flat, net, l);
+            for (int i = 0; !NORMALISES && KEEPS_INPUTS && i < LANES * row; ++i) inputs[net][l][i] = to[i];
+            OMP_SIMD(omp simd) for (int i = 0; i < LANES * row; ++i) to[i] = activation(to[i]);
+        }
+    }
+    // Layer normalisation of a hidden layer's sums, in place; keeps the normalised sums.
+    FN void normalise(const float* flat, int net, int l) {
+        const int out = outputs_of(net, l);
+        for (int k = 0; k < LANES; ++k) {
+            float* const row = outputs[net][l] + k * padded(out);
+            float        mean = 0, square = 0;
+            OMP_SIMD(omp simd reduction(+:mean)) for (int j = 0; j < out; ++j) mean += row[j];
+            mean /= float(out);
+            OMP_SIMD(omp simd reduction(+:square)) for (int j = 0; j < out; ++j) square += (row[j] - mean) * (row[j] - mean);
+            inverse[net][l][k] = 1.0f / square_root(square / float(out) + 1e-5f);
+            for (int j = 0; j < out; ++j) {
+                const float x = (row[j] - mean) * inverse[net][l][k];
+                inputs[net][l][k * padded(out) + j] = x;
+                row[j] = x * flat[gains_at(net, l) + j] + flat[shifts_at(net, l) + j];
+            }
+        }
+    }
+    // Multiplies gradients by the slopes of the activations of layer l.
+    FN void multiply_by_slopes(const float* flat, float* grads, int net, int l) {
+        const float* const y   = outputs[net][l];
+        const float* const x   = KEEPS_INPUTS ? inputs[net][l] : y;
+        const int          out = outputs_of(net, l), row = padded(out);
+        if (!(NORMALISES && SLOPE_OF_INPUT)) {
+            OMP_SIMD(omp simd) for (int i = 0; i < LANES * row; ++i) grads[i] *= slope(x[i], y[i]);
+            return;
+        }
+        const float *const gains = flat + gains_at(net, l), *const shifts = flat + shifts_at(net, l);
+        for (int first = 0; first < LANES * row; first += row) {
+            OMP_SIMD(omp simd) for (int j = 0; j < out; ++j) {
+                grads[first + j] *= slope(x[first + j] * gains[j] + shifts[j], y[first + j]);
+            }
+        }
+    }
+    // Adds the gradient of layer normalisation's gains and shifts; turns gradients of its outputs into its inputs'.
+    FN void learn_normalisation(const float* flat, float* gradient, float* grads, int net, int l) {
+        const int          out = outputs_of(net, l);
+        const float* const gains = flat + gains_at(net, l);
+        for (int k = 0; k < LANES; ++k) {
+            const float* const x = inputs[net][l] + k * padded(out);
+            float* const       grad = grads + k * padded(out);
+            float              mean = 0, product = 0;
+            OMP_SIMD(omp simd reduction(+:mean, product)) for (int j = 0; j < out; ++j) {
+                gradient[gains_at(net, l) + j] += grad[j] * x[j];
+                gradient[shifts_at(net, l) + j] += grad[j];
+                mean += grad[j] * gains[j];
+                product += grad[j] * gains[j] * x[j];
+            }
+            for (int j = 0; j < out; ++j) {
+                grad[j] = inverse[net][l][k] * (grad[j] * gains[j] - mean / float(out) - x[j] * (product / float(out)));
+            }
+        }
+    }
+    // Adds the gradient of a net's weights to `gradient`; of_output(k, j) is the gradient of row k's output j.
+    template <class OfOutput> FN void learn(const float* flat, float* gradient, int net, OfOutput of_output) {
+        const int outs = outputs_of(net, LAYERS - 1), row = padded(outs);
+        for (int k = 0; k < LANES; ++k) {
+            for (int j = 0; j < row; ++j) grads[0][k * row + j] = j < outs ? of_output(k, j) : 0.0f;
+        }
+        run_back(flat, gradient, net);
+    }
+    __attribute__((noinline)) void run_back(const float* flat, float* gradient, int net) {
+        float *grad = grads[0], *next = grads[1];
+        for (int l = LAYERS - 1; l >= 0; --l) {
+            const int in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
+            if (NORMALISES && l < LAYERS - 1) learn_normalisation(flat, gradient, grad, net, l);
+            multiply<true>(gradient + weights_at(net, l), in, {grad, 1, row}, outputs_before(net, l), padded(in), out, in,
+                           LANES, nullptr);
+            for (int j = 0; j < out; j += VECTOR) {
+                Vector* const bias = (Vector*)(gradient + biases_at(net, l) + j);
+                Vector        sum  = *bias;
+                for (int k = 0; k < LANES; ++k) sum += *(const Vector*)(grad + k * row + j);
+                *bias = sum;
+            }
+            if (l == 0) return;
+            multiply<false>(next, padded(in), {grad, row, 1}, backward[net][l], padded(in), LANES, in, out, nullptr);
+            multiply_by_slopes(flat, next, net, l - 1);
+            float* const swapped = grad;
+            grad = next;
+            next = swapped;
+        }
+    }
+};
+
+constexpr Index STRIDE = COUNT + VECTOR;  // of partial sums: products write up to a vector beyond the weights
+
+// Sums a part of the gradient: learn(env, gradient) adds a tile of rows, for each `parts`-th tile.
+template <class Call, class Learn> FN void learn_part(const Call& call, Index part, Learn learn) {
+    float* const gradient = call.partials + part * STRIDE;
+    for (Index i = 0; i < STRIDE; ++i) gradient[i] = 0;
+    for (Index first = part * LANES; first < call.rows; first += call.parts * LANES) {
+        RangeTile env(first, minimum(first + LANES, call.rows));
+        env.more();
+        learn(env, gradient);
+    }
+}
