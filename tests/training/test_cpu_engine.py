@@ -45,7 +45,8 @@ def pair(**settings: Any) -> list[Trainer]:
     if settings.get("algorithm") == "a2c":
         settings = {"epochs": None, "minibatches": None} | settings
     settings = {name: value for name, value in settings.items() if value is not None}
-    return [Trainer(small_run("cpu", **settings, **more)) for more in ({}, {"fused": False})]
+    torch_only: dict[str, Any] = {"fused": False}
+    return [Trainer(small_run("cpu", **settings, **more)) for more in ({}, torch_only)]
 
 
 def finished(trainer: Trainer) -> Any:
@@ -86,7 +87,7 @@ def test_they_equal_torch(name: str) -> None:
 
 @pytest.mark.parametrize("case", [{}, {"layer_norm": True, "hidden": (40, 24)}, {"activation": "gelu"}])
 def test_q_networks_equal_torch(case: dict[str, Any]) -> None:
-    learners = []
+    learners: list[Any] = []
     for trainer in pair(env="Acrobot-v1", algorithm="pqn", epochs=1, normalise_observations=True, **case):
         trainer.iterate(2)
         learners += trainer.learners.values()

@@ -250,8 +250,9 @@ class CpuPolicyNetworks(PolicyNetworks):
         self._scratch: dict[int, dict[str, Tensor]] = {}
 
     def act(self, request: ActRequest) -> None:
-        more = {"values": request.values, "action_mask": mask_bytes(request.action_mask)}
-        self._cpu.kernels["act"].launch(len(request.observations), **request.members, **more)
+        more: dict[str, MemberValue] = {"values": request.values, "action_mask": mask_bytes(request.action_mask)}
+        members = request.members | more
+        self._cpu.kernels["act"].launch(len(request.actions), **members)
 
     def act_and_step_program(self, layout: SingleLayout) -> Program:
         """The program of the kernel ``act_and_step``, which runs a horizon of policy and environment in one launch."""
@@ -315,8 +316,8 @@ class CpuFunctions(Functions):
     def backward(
         self, grad_outputs: Tensor, forward: Forward = None, grad_inputs: Tensor | None = None, weights: bool = True
     ) -> None:
-        assert forward is grad_inputs is None
-        assert weights
+        if forward is not None or grad_inputs is not None or not weights:
+            raise ValueError("these functions only write the gradients of their weights, for the last outputs")
         rows = len(self._inputs)
         members = {"rows": rows, "observations": self._inputs, "grad_outputs": grad_outputs.view(rows, -1)}
         self._cpu.learn("backward", members, rows)
