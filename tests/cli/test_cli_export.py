@@ -21,6 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.slow
 def test_both_formats(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,6 +42,7 @@ def _floats(rows: list[list[float]]) -> object:
     return np.array(rows, np.float32)
 
 
+@pytest.mark.slow
 def test_weights_in_other_commands(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

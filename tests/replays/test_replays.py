@@ -289,6 +289,7 @@ def test_replays_of_runs_equal_evaluations(
         assert replay.facts["Seed"] == str(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_return_in_training_is_the_logged_one(runs: Callable[[str], Path]) -> None:
     for env, roles in (("CartPole-v1", [""]), ("TagContinuous-v0", ["tagger/", "runner/"])):

@@ -26,7 +26,10 @@ from gpu_envs.training.presets import PRESETS  # noqa: E402
 from gpu_envs.training.rollout.horizon_env import RoleTensors  # noqa: E402
 from gpu_envs.training.rollout.plan import PolicyRows  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread", "masked_environments")
+pytestmark = [
+    pytest.mark.slow,  # each export costs seconds
+    pytest.mark.usefixtures("one_thread", "masked_environments"),
+]
 
 ENVS, STEPS = 5, 4
 CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "hidden": (16, 16)}
@@ -96,16 +99,12 @@ def assert_same_actions(folder: Path, file: Path, modules: Mapping[str, Any] | N
     return files
 
 
-FAST_PRESETS = (("CartPole-v1", "default"), ("Pendulum-v1", "sac"))
 CASES = [(env, name) for env, presets in PRESETS.items() for name in presets]
 
 
 @pytest.mark.parametrize(
     ("env", "preset"),
-    [
-        pytest.param(*c, marks=pytest.mark.end_to_end if c in FAST_PRESETS else pytest.mark.slow, id="-".join(c))
-        for c in CASES
-    ],
+    [pytest.param(*c, id="-".join(c)) for c in CASES],
 )
 def test_models_of_presets_are_torch_policies(env: str, preset: str, tmp_path: Path) -> None:
     values = PRESETS[env][preset]
