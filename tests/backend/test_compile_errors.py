@@ -219,7 +219,7 @@ def test_messages_start_with_the_author_s_line(
     assert message.removeprefix("my_env.cuh").removeprefix(":").startswith(expected)
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.slow  # 3 s and more of a compiler's time without its cache
 def test_correct_rules_compile(compiling: Compile, tmp_path: Path) -> None:
     header = tmp_path / "my_env.cuh"
     with_ceil = "FN real ceil(real x) { return -round_down(-x); }\n"  # rules may define functions of any name
