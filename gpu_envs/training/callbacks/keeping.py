@@ -14,7 +14,7 @@ from gpu_envs.training.record.checkpoint import atomic_write
 class KeepBest(Callback):
     """Copies the checkpoint with the highest mean return to ``best`` in the run directory, itself a run directory.
 
-    The return is the one that ``target_return`` would refer to, and counts once 100 episodes have ended.
+    It is the mean return that ``target_return`` refers to, and counts once 100 episodes have ended.
 
     Example:
         >>> from gpu_envs.training import Run, evaluate, train

@@ -1,4 +1,4 @@
-"""Trackers: callbacks that send a run to Weights & Biases or to MLflow, from a thread of their own."""
+"""Trackers: callbacks that send a run to Weights & Biases or to MLflow from a separate thread."""
 
 import abc
 import contextlib
@@ -233,7 +233,7 @@ def _plain(name: str) -> str:
 
 
 def _files(path: Path, kind: str) -> list[tuple[Path, str]]:
-    """Return the files to send, with their paths there: those of a checkpoint make a run directory, without buffers."""
+    """Return the files to send, with their paths there: a checkpoint's files make a run directory, without buffers."""
     if kind != "checkpoint":
         return [(path, f"{kind}/{path.name}")]
     return [(path.parents[1] / "config.json", "config.json"), (path, f"checkpoints/{path.name}")]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_envs.backend import open_backend
+from gpu_envs.backend.host import TILE
 from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.backend.program import Program, headers, joined, program_of
 from gpu_envs.backend.structs import Struct
@@ -52,13 +53,10 @@ MAX_LAYERS = 3
 """Maximum number of hidden layers."""
 
 MAX_WIDTH = 256
-"""Maximum units of a hidden layer; wider ones are as fast in torch."""
+"""Maximum units of a hidden layer."""
 
 _MAX_PARTS = 16
 """Maximum number of partial sums of a gradient, on which its bits depend."""
-
-_TILE = 64
-"""Rows of a tile: ``LANES`` of the dialect on a CPU."""
 
 _PADDING = 16
 """Numbers after each partial sum: the longest vector."""
@@ -229,9 +227,9 @@ class _Kernels:
         self._count: Final = len(flat)
 
     def learn(self, name: str, members: Mapping[str, MemberValue], count: int) -> None:
-        """Launches a kernel that writes partial sums of the gradient of ``count`` rows, and the one that adds them."""
-        parts = max(1, min(_MAX_PARTS, -(-count // _TILE)))
-        self.kernels[name].launch(parts * _TILE, parts=parts, **members)
+        """Launches a kernel that sums the gradient of ``count`` rows in parts, and the kernel that adds the parts."""
+        parts = max(1, min(_MAX_PARTS, -(-count // TILE)))
+        self.kernels[name].launch(parts * TILE, parts=parts, **members)
         self.kernels["reduce"].launch(self._count, parts=parts)
 
 

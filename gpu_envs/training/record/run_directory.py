@@ -20,13 +20,7 @@ import gpu_envs
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.toolchain import processor_name
 from gpu_envs.errors import did_you_mean, display
-from gpu_envs.registry.catalog import (
-    id_of,
-    needs_trust,
-    portable_name,
-    remember_trusted,
-    spec_of_run,
-)
+from gpu_envs.registry.catalog import id_of, needs_trust, portable_name, remember_trusted, spec_of_run
 from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.base import Spec
 from gpu_envs.training.record.checkpoint import FORMAT, READABLE_FORMATS, WEIGHTS, Checkpoints, atomic_write, read_card

@@ -1,8 +1,8 @@
-// Functions of which activations and their slopes consist, on a CPU. Contractions begin here, and end in act.cuh.
+// Functions that activations and their slopes use, on a CPU. Contractions begin here, and end in act.cuh.
 
 BEGIN_CONTRACTIONS
 
-// tanh as a quotient of two polynomials, within 3e-7 (the coefficients are those of Eigen and XLA).
+// tanh as a quotient of two polynomials, within 4e-7, with the coefficients of Eigen and XLA.
 FN float rational_tanh(float x) {
     const float limited = clip(x, -7.90531110763549805f, 7.90531110763549805f), square = limited * limited;
     float       above   = -2.76076847742355e-16f;
