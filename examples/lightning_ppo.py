@@ -153,7 +153,7 @@ class PPO(lightning.LightningModule):  # type: ignore[misc]  # Lightning's types
     def on_train_start(self) -> None:
         """Make the replicas on Lightning's device."""
         self.replicas = Replicas(self, self.args.num_envs, self.args.horizon, "training")
-        self.advantage = Advantages(str(self.device), self.run.cpu_threads)
+        self.advantage = Advantages(str(self.device), self.run.threads)
 
     @torch.no_grad()
     def collect(self) -> int:

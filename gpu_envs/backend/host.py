@@ -60,13 +60,14 @@ class HostKernels(Kernels):
         argument, replicas = ctypes.c_void_p(ctypes.addressof(call)), ctypes.c_longlong(count)
         flush, run, tile = self._flush, self._run, self._tile
 
-        if kernel == "rollout":
+        if steps := {"rollout": "steps", "act_and_step": "horizon"}.get(kernel):
 
-            def launch_rollout(stream: int) -> None:
+            def launch_steps(stream: int) -> None:
                 del stream
-                run(function, argument, replicas, tile, self._threads_for(count * call.steps), flush)
+                work = count * self._weight * getattr(call, steps)
+                run(function, argument, replicas, tile, self._threads_for(work), flush)
 
-            return launch_rollout
+            return launch_steps
         threads = self._threads_for(count * self._weight)
 
         def launch_on_threads(stream: int, _keep: ctypes.Structure = call) -> None:

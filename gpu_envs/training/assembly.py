@@ -19,7 +19,6 @@ from gpu_envs.training.engines import Case, choose, torch_engine
 from gpu_envs.training.engines.base import DEFAULT_MODULES, ActRequest, Networks
 from gpu_envs.training.engines.ops import Ops
 from gpu_envs.training.engines.optimiser import Adam
-from gpu_envs.training.engines.small import SmallEngine
 from gpu_envs.training.engines.small_programs import supports_act_and_step
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerArgs, OnPolicyLearner
@@ -39,8 +38,6 @@ _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyD
 
 _MODULE_SETTINGS = ("activation", "hidden", "layer_norm", "normalise_observations", "precision", "shared_trunk")
 """Settings that a frozen policy's weights depend on."""
-
-_FUSED_ROLLOUT = "kernel_act_and_step of small/act_and_step.cuh, a full horizon of acting and stepping"
 
 
 def make_learner(
@@ -77,7 +74,7 @@ def make_learner(
 def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str) -> Case:
     """Return settings, spaces and device of a policy, for engines; ``config`` is a result of ``Run.for_policy``."""
     settings, spaces = (config.algorithm, config.network), (agents.head, agents.features)
-    return Case(*settings, *spaces, device, agents.masked, agents.split, threads=config.cpu_threads)
+    return Case(*settings, *spaces, device, agents.masked, agents.split, threads=config.threads)
 
 
 def describe_engines(config: Run, device: str) -> list[str]:
@@ -95,8 +92,8 @@ def describe_engines(config: Run, device: str) -> list[str]:
         engine, reason = choose(case)
         net, described = case.network, dict(engine.describe(case))
         layout = layout_of(plan.world, Device(on_gpu=True))
-        if isinstance(engine, SmallEngine) and supports_act_and_step(layout, config.params):
-            described["acting"] = _FUSED_ROLLOUT
+        if engine.horizon_kernel and supports_act_and_step(layout, config.params):
+            described["acting"] = f"{engine.horizon_kernel}, a full horizon of acting and stepping"
         layers = " x ".join(map(str, net.hidden)) + f" {net.activation}"
         norm = ", layer norm" if net.layer_norm else ""
         trunk = ", shared trunk" if net.shared_trunk else ""
@@ -284,14 +281,14 @@ def make_player(policy_rows: PolicyRows, config: Run, saved: Mapping[str, Any] |
     """
     policy = policy_rows.name.rpartition(" (")[0]
     if policy == "random":
-        return Player(policy_rows, None, config.cpu_threads, config.seed)
+        return Player(policy_rows, None, config.threads, config.seed)
     if saved is None:
         state, run, source = latest_policy(policy.partition(":")[2], policy_rows)
     else:
         frozen = _frozen_state(saved, policy_rows.name)
         state, run, source = frozen["state"], Run.from_flat(upgraded(frozen["config"])), frozen["source"]
     networks = restore_networks(state, policy_rows, run, source)
-    return Player(policy_rows, networks, config.cpu_threads, config.seed, (run, source))
+    return Player(policy_rows, networks, config.threads, config.seed, (run, source))
 
 
 def _frozen_state(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -82,7 +82,7 @@ class Iterations:
         check_memory(plan)
         self.no_graphs_reason = no_graphs_reason(self.device, config.graphs)
         self.iteration, self.seconds = 0, 0.0
-        self._threads = config.cpu_threads or torch.get_num_threads()
+        self._threads = config.torch_threads or torch.get_num_threads()
         with explain_out_of_memory(config, self.device):
             self._random = RandomState(config.seed, self.device, self.group.rank)
             self._build(modules, saved_players or {})
@@ -310,6 +310,6 @@ class Iterations:
             self.horizon_env.load_params(state)
             self._reset_envs(when)
             self._random.load(RandomState(self.config.seed, self.device, self.group.rank, when).state())
-        self._threads = self.config.cpu_threads or int(state["threads"])
+        self._threads = self.config.torch_threads or int(state["threads"])
         self._schedules.clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])

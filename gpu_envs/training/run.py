@@ -81,7 +81,7 @@ class Run(Settings):
     graphs: bool | None = setting(None, automatic=True, resume=True)
     """Whether rollout and update are captured in CUDA graphs; None: where possible."""
     threads: int | None = setting(None, automatic=True, minimum=1, maximum=MAX_THREADS, resume=True)
-    """Maximum number of CPU threads; None: one if minibatches are small, otherwise one per core."""
+    """Maximum number of CPU threads; None: one per core, and in torch a single one if minibatches are small."""
 
     def __new__(cls, **settings: Any) -> "Run":
         """Raise a TypeError that names the owner of a setting that belongs to the algorithm or the network."""
@@ -210,10 +210,10 @@ class Run(Settings):
         return self.replicas * self.horizon // self.algorithm.passes[1]
 
     @property
-    def cpu_threads(self) -> int | None:
-        """Maximum number of CPU threads: ``threads``, or 1 if minibatches are small; None: one per core."""
-        # Several threads help with large minibatches only, and are ten times slower than one if other processes
-        # compete for their cores.
+    def torch_threads(self) -> int | None:
+        """Maximum number of torch's CPU threads: ``threads``, or 1 if minibatches are small; None: one per core."""
+        # Several help with large minibatches only, and are ten times slower than one if other processes compete for
+        # their cores. The threads of kernels notice that, and then use a single one.
         work = max(run.minibatch_size * max(run.network.hidden) for run in self.variants)
         return 1 if self.threads is None and work <= _SINGLE_THREAD_WORK else self.threads
 
@@ -395,4 +395,4 @@ CHANGEABLE = tuple(name for name, field in SETTINGS.items() if field.resume)
 """Settings that a resumed run may change."""
 
 _SINGLE_THREAD_WORK = 2**20
-"""Maximum product of minibatch size and width of the widest hidden layer for a single thread to be fastest."""
+"""Maximum product of minibatch size and width of the widest hidden layer for a single thread of torch to be fastest."""

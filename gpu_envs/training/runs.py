@@ -187,7 +187,7 @@ def evaluate(
     """
     loaded = load_policies(run, device=device, policies=policies, params=params, modules=modules, trust=trust)
     options: dict[str, Any] = {"episodes": episodes, "greedy": greedy, "num_envs": num_envs, "progress": progress}
-    with torch_threads(loaded.device, loaded.config.cpu_threads):
+    with torch_threads(loaded.device, loaded.config.torch_threads):
         return play(loaded, seed=loaded.seed if seed is None else seed, **options)
 
 

@@ -120,7 +120,9 @@ def test_show_training(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     here = output_of(capsys, "show", "CartPole-v1", "--training", "--device", "cpu").splitlines()
     assert here[:2] == ["CartPole-v1, preset default", "agent: 4 features, 64 x 64 tanh, tf32, cpu"]
-    assert here[-1] == "  why torch: the device is cpu; only CUDA devices have kernels for networks"
+    assert "  acting    kernel_act_and_step of cpu/act_and_step.cuh, a full" in here[2]
+    torch_only = output_of(capsys, *"show RiceN-v0 --training --device cpu".split())
+    assert torch_only.endswith("  why torch: agents share observations\n")
     there = output_of(capsys, "show", "CartPole-v1", "--training", "--device", "cuda", "--preset", "none")
     assert "default settings\nagent: " in there
     assert "kernel_act_and_step of small/act_and_step.cuh" in there

@@ -8,21 +8,13 @@ from trainers import FIELD, FIELD_PARAMS, GRID, small_run
 
 torch = pytest.importorskip("torch")
 
-from gpu_envs.training import Trainer, engines  # noqa: E402
+from gpu_envs.training import Trainer  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
-from gpu_envs.training.engines.cpu import CpuPolicyEngine, CpuQEngine  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,  # each case compiles kernels
-    pytest.mark.usefixtures("one_thread", "masked_environments", "with_cpu_engines"),
+    pytest.mark.usefixtures("one_thread", "masked_environments"),
 ]
-
-
-@pytest.fixture
-def with_cpu_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the engines run what they can."""
-    others = tuple(engine for engine in engines.ENGINES if not isinstance(engine, CpuPolicyEngine | CpuQEngine))
-    monkeypatch.setattr(engines, "ENGINES", (CpuPolicyEngine(), CpuQEngine(), *others))
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -63,7 +55,7 @@ def test_they_equal_torch(name: str) -> None:
     ours, theirs = pair(**CASES[name])
     ours.fused_rollout = None
     learners = [finished(trainer) for trainer in (ours, theirs)]
-    assert [learner.engine for learner in learners] == ["cpu", "torch"]
+    assert [learner.engine for learner in learners] == ["CPU actor-critic", "torch"]
     kernels, reference = learners
     alive = slice(None) if kernels.samples[1].alive is None else numpy_of(kernels.samples[1].alive)
     for attribute, tolerance in (("actions", 1e-5), ("log_probs", 2e-5), ("values", 2e-5)):
@@ -91,7 +83,7 @@ def test_q_networks_equal_torch(case: dict[str, Any]) -> None:
     for trainer in pair(env="Acrobot-v1", algorithm="pqn", epochs=1, normalise_observations=True, **case):
         trainer.iterate(2)
         learners += trainer.learners.values()
-    assert [learner.engine for learner in learners] == ["cpu functions", "torch"]
+    assert [learner.engine for learner in learners] == ["CPU Q network", "torch"]
     kernels, reference = learners
     assert torch.equal(kernels.actions, reference.actions)
     torch.testing.assert_close(kernels.optimiser.flat, reference.optimiser.flat, rtol=1e-5, atol=1e-5)

@@ -66,7 +66,8 @@ def test_the_fastest_engine_that_can_is_chosen() -> None:
         (case_of(SAC(batch_size=256)), "small batch"),
         (case_of(SAC(batch_size=4096)), "GPU functions"),
         (case_of(SAC(), device="cpu"), "CPU functions"),
-        (case_of(PPO(), device="cpu"), "torch"),
+        (case_of(PPO(), device="cpu"), "CPU actor-critic"),
+        (case_of(PQN(), device="cpu"), "CPU Q network"),
         (case_of(PPO(), default=False), "torch"),
         (case_of(PQN(), network=Network(precision="tf32", fused=False)), "torch"),
         (case_of(PPO(), network=dataclasses.replace(wide, hidden=(300,))), "torch"),
@@ -77,8 +78,8 @@ def test_the_fastest_engine_that_can_is_chosen() -> None:
         "hidden layers are (300,), not two of 32 or 64 (for small networks' kernels), and hidden layers are (300,), "
         "not one to 3 of 64, 128, 192, 256 (for wide networks' kernels)"
     )
-    with pytest.raises(ValueError, match="fused is True, but the device is cpu; only CUDA devices have"):
-        choose(case_of(PPO(), device="cpu", network=Network(fused=True)))
+    with pytest.raises(ValueError, match="fused is True, but hidden layers are .300,., not up to 3 of up to 256 units"):
+        choose(case_of(PPO(), device="cpu", network=Network(fused=True, hidden=(300,))))
 
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if isinstance(e, KernelEngine)], ids=lambda e: type(e).__name__)

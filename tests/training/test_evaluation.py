@@ -308,7 +308,7 @@ def test_the_callers_grad_mode_and_dtype_have_no_effect(device: str) -> None:
 def test_policies_act_with_the_threads_of_the_run(negotiation_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's default, a thread per core, is many times slower with few replicas."""
     policies = load_policies(negotiation_run, device="cpu")
-    assert policies.config.cpu_threads == 1
+    assert policies.config.torch_threads == 1
     env = policies.make(2)
     act, threads, inner = policies.acting_in(env), [], evaluation.Players.act
 

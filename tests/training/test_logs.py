@@ -254,9 +254,9 @@ def test_a_file_gets_lines(clock: list[float]) -> None:
 
 
 def test_a_run_first_reports_the_engines_of_its_policies(capsys: pytest.CaptureFixture[str]) -> None:
-    train(small_run("cpu"), progress=True)
-    reason = "the device is cpu; only CUDA devices have kernels for networks"
-    assert capsys.readouterr().err.startswith(f"agent: ppo on cpu, engine torch ({reason})\n\r")
+    for fused, engine in ((None, "CPU actor-critic"), (False, "torch (fused is False)")):
+        train(small_run("cpu", fused=fused), progress=True)
+        assert capsys.readouterr().err.startswith(f"agent: ppo on cpu, engine {engine}\n\r")
 
 
 def test_nothing_is_drawn_into_a_pipe() -> None:

@@ -331,14 +331,14 @@ def test_settings_of_format_1_are_read() -> None:
             run_of(**upgraded(old | {"policy_settings": wrong}))
 
 
-def test_small_work_has_one_thread() -> None:
+def test_small_work_has_one_thread_of_torch() -> None:
     """By the policy with the most work."""
     run = run_of(env="TagGridWorld-v0", num_envs=64, horizon=16)
-    assert run.cpu_threads == 1
+    assert run.torch_threads == 1
     for own in (Policy(None, Network(hidden=(10_000,))), Policy(A2C(), Network(hidden=(4096, 8)))):
         large = dataclasses.replace(run, policies={"tagger": own})
-        assert (large.cpu_threads, large.for_policy("tagger").cpu_threads) == (None, None)
-        assert large.for_policy("runner").cpu_threads == 1
+        assert (large.torch_threads, large.for_policy("tagger").torch_threads) == (None, None)
+        assert large.for_policy("runner").torch_threads == 1
 
 
 def test_presets_are_valid_runs() -> None:

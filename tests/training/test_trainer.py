@@ -221,7 +221,7 @@ def test_what_needs_a_gpu_is_refused_without_one(device: str) -> None:
         with pytest.raises(ValueError, match="graphs=True needs a CUDA device"):
             Trainer(small_run(device, graphs=True))
         with pytest.raises(ValueError, match=r"fused is True, but .*; leave fused out"):
-            Trainer(small_run(device, fused=True))
+            Trainer(small_run(device, fused=True, hidden=(300,)))
         assert Trainer(small_run(device)).no_graphs_reason == "there are no CUDA graphs on a CPU"
     assert Trainer(small_run(device, graphs=False)).no_graphs_reason == "graphs are turned off"
 

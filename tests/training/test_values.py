@@ -218,7 +218,7 @@ def test_kernels_match_torch(env: str, precision: str) -> None:
 # --- runs ---
 
 
-@pytest.mark.parametrize("fused", [None, False])  # None: kernels on Hopper
+@pytest.mark.parametrize("fused", [None, False])  # None: kernels on Hopper and on a CPU
 def test_epsilon_changes_from_horizon_to_horizon(fused: bool | None, device: str) -> None:
     """The first horizon has only random choices, the second only the best ones."""
     config = pqn(
@@ -231,7 +231,7 @@ def test_epsilon_changes_from_horizon_to_horizon(fused: bool | None, device: str
     )
     trainer = Trainer(config)
     learner: Any = trainer.learners["agent"]
-    assert isinstance(learner.networks, FunctionQValues) == (HOPPER and device != "cpu" and fused is None)
+    assert isinstance(learner.networks, FunctionQValues) == ((HOPPER or device == "cpu") and fused is None)
     # half of 128 random choices are the best ones, within 4.5 standard deviations
     for low, high in ((0.3, 0.7), (1.0, 1.0)):
         trainer.roll_out()

@@ -1,6 +1,7 @@
 """The engines, which compute the networks of policies, and the choice of one."""
 
 from gpu_envs.training.engines.base import Engine
+from gpu_envs.training.engines.cpu import CpuPolicyEngine, CpuQEngine
 from gpu_envs.training.engines.functions import FunctionsEngine
 from gpu_envs.training.engines.off_policy import TorchActorCriticEngine
 from gpu_envs.training.engines.off_policy_kernels import CpuEngine, GpuFunctionsEngine
@@ -11,7 +12,7 @@ from gpu_envs.training.engines.wide import WideEngine
 from gpu_envs.training.networks import Case
 
 ENGINES: tuple[Engine, ...] = (
-    *(SmallEngine(), WideEngine(), FunctionsEngine(), TorchEngine()),
+    *(SmallEngine(), WideEngine(), FunctionsEngine(), CpuPolicyEngine(), CpuQEngine(), TorchEngine()),
     *(SmallBatchEngine(), GpuFunctionsEngine(), CpuEngine(), TorchActorCriticEngine()),
 )
 """Engines of on-policy and of off-policy algorithms, the fastest first; the last of each uses torch, for all cases."""
@@ -36,7 +37,7 @@ def choose(case: Case) -> tuple[Engine, str]:
                 if not reason:
                     return engine, _joined(reasons)
                 reasons[engine.name] = reason
-        reason = _joined(reasons) or f"the device is {case.device}; only CUDA devices have kernels for networks"
+        reason = _joined(reasons)
     if case.network.fused:
         raise ValueError(f"fused is True, but {reason}; leave fused out")
     return torch, reason

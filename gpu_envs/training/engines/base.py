@@ -206,6 +206,8 @@ class Engine(ABC):
     """Base class of the algorithms that the engine may run."""
     device: ClassVar[str]
     """Device type, ``cuda`` or ``cpu``; empty: both."""
+    horizon_kernel: ClassVar[str] = ""
+    """The kernel that acts and steps for a full horizon, in environments that it supports; empty: none."""
 
     @abstractmethod
     def fallback_reason(self, case: Case) -> str:

@@ -104,7 +104,8 @@ _REDUCE_CALL = float_struct("ReduceCall", *_PARTS, ("float*", "gradient", ("para
 class CpuPolicyEngine(KernelEngine):
     """Runs actors and critics of up to three hidden layers."""
 
-    name = "cpu"
+    name = "CPU actor-critic"
+    horizon_kernel = "kernel_act_and_step of cpu/act_and_step.cuh"
     learns = PolicyGradient
     device = "cpu"
     algorithms = (PPO, A2C)
@@ -128,7 +129,7 @@ class CpuPolicyEngine(KernelEngine):
 class CpuQEngine(KernelEngine):
     """Runs Q networks of up to three hidden layers."""
 
-    name = "cpu functions"
+    name = "CPU Q network"
     learns = PQN
     device = "cpu"
     algorithms = (PQN,)
@@ -156,7 +157,7 @@ def _limit(case: Case) -> str:
         return "agents share observations"
     if len(hidden) > MAX_LAYERS or max(hidden) > MAX_WIDTH:
         return f"hidden layers are {hidden}, not up to {MAX_LAYERS} of up to {MAX_WIDTH} units"
-    return "the precision is bf16" if case.network.precision == "bf16" else ""
+    return ""
 
 
 def _network_text(case: Case, nets: Sequence[Sequence[Linear]], log_std: int, means: int, count: int) -> str:
@@ -214,8 +215,8 @@ class _Kernels:
         self._partials: Final = flat.new_zeros(_MAX_PARTS, len(flat) + _PADDING)
         sizes = {**self.settings.sizes, "features": case.features, "parameters": len(flat)}
         unused = [] if "act" in calls else [_POLICY_CALLS["act"]]  # structs that act.cuh names
-        weight = max(1, len(flat) // 100)
-        settings = dataclasses.replace(self.settings, structs=unused, sizes=sizes, weight=weight)
+        self.weight: Final = max(1, len(flat) // 100)  # of a row, in steps of a small environment
+        settings = dataclasses.replace(self.settings, structs=unused, sizes=sizes, weight=self.weight)
         parts = (*_parts(self.text, *losses), "training/cpu/reduce.cuh", f"training/cpu/{name}.cuh")
         self.kernels: Final = load_filled(
             open_backend("cpu", case.threads),
@@ -271,7 +272,7 @@ class CpuPolicyNetworks(PolicyNetworks):
             *headers("training/common/advance.cuh", "training/cpu/act_and_step.cuh"),
         ]
         name, calls = f"{layout.spec.id}-act_and_step", {"act_and_step": call.ctype()}
-        return Program(name=name, source=joined(parts), calls=calls, flush_denormals=True)
+        return Program(name=name, source=joined(parts), calls=calls, flush_denormals=True, weight=self._cpu.weight)
 
     def act_with(self, call: Any, request: ActRequest) -> None:
         """Sets the members of ``call``, a ``SampleCall``, for a kernel that acts and steps; launches nothing."""

@@ -50,6 +50,7 @@ class SmallEngine(KernelEngine):
     """Runs actors and critics of two narrow hidden layers each."""
 
     name = "small"
+    horizon_kernel = "kernel_act_and_step of small/act_and_step.cuh"
     learns = PolicyGradient
     algorithms = (PPO, A2C)
     settings = (*POLICY_LOSS_SETTINGS, *PERCEPTRON_SETTINGS)

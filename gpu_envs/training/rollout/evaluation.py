@@ -89,7 +89,7 @@ class Acting:
                 f"the environment is on {env.device}, but the policies are on {policies.device}; load them with "
                 f"device={str(env.device)!r}"
             )
-        self._device, self._threads = policies.device, policies.config.cpu_threads
+        self._device, self._threads = policies.device, policies.config.torch_threads
         self._seed, self._greedy, self._turn = seed, greedy, 0
         self._tensors = RoleTensors(env, frames=policies.config.frame_stack)
         expected = dict.fromkeys(_description(part.role) for parts in policies.parts.values() for part in parts)
@@ -175,7 +175,7 @@ class Players:
 
     def __init__(self, policies: TrainedPolicies, num_envs: int, seed: int) -> None:
         """Make players for ``num_envs`` replicas, with a seed for sampled actions."""
-        self._device, threads = policies.device, policies.config.cpu_threads
+        self._device, threads = policies.device, policies.config.threads
         self._players = [
             Player(PolicyRows(name, parts, num_envs, self._device), policies.networks[name], threads, seed)
             for name, parts in policies.parts.items()

@@ -1,7 +1,7 @@
 // Generalised advantage estimates (Schulman et al. 2016), the last truncation of each row, and the discounted returns
 // that normalise rewards. A thread has one row; all arrays are [steps, rows], the values [steps + 1, rows].
 
-constexpr int CHUNK = ON_GPU ? 8 : 4;  // steps that are loaded before any is computed, so that latencies overlap
+constexpr int CHUNK = ON_GPU ? 8 : 2;  // steps that are loaded before any is computed, so that latencies overlap
 
 // Writes advantages, returns and their moments, backward over the steps: delta = reward + gamma next_value - value,
 // advantage = delta + gamma lambda next_advantage, return = advantage + value. The next value is zero after a

@@ -2,11 +2,11 @@
 
 KERNEL(kernel_reduce, ReduceCall) {
     FOR_EACH_ENV(env, COUNT) {
-        FOR_EACH_LANE(k, env) {
-            const Index i   = env.index(k);
-            float       sum = 0;
-            for (int part = 0; part < call.parts; ++part) sum += call.partials[part * STRIDE + i];
-            call.gradient[i] = sum;
+        float sum[LANES] = {};
+        for (int part = 0; part < call.parts; ++part) {
+            const float* const numbers = call.partials + part * STRIDE;
+            FOR_EACH_LANE(k, env) sum[k] += numbers[env.index(k)];
         }
+        FOR_EACH_LANE(k, env) call.gradient[env.index(k)] = sum[k];
     }
 }
