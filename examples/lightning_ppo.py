@@ -71,7 +71,7 @@ class Replicas:
         self.world = HorizonEnv(Plan(ppo.run, device, num_envs), horizon, self.rank * num_envs)
         self.world.reset(seed)
         self.role_storage = self.world.storage[self.role]
-        self.ops = {role.name: Ops(role.head, device, ppo.run.cpu_threads) for role in self.world.roles}
+        self.ops = {role.name: Ops(role.head, device, ppo.run.threads) for role in self.world.roles}
         self.stream = {name: torch.tensor([derived_seed(seed, name), 0], device=device) for name in self.ops}
         self.actions, self.log_probs, self.at_random = {}, {}, {}
         for role in self.world.roles:
