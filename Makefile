@@ -59,7 +59,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## */make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 train: $(USER_STAMP)  ## set up for this machine, then train CartPole until it is solved
-	$(BIN)/gpu-envs train CartPole-v1 $(ARGS)
+	$(BIN)/gpu-envs train CartPole-v1 $(if $(CUDA_EXTRA),,--preset cpu --device cpu) $(ARGS)
 	@echo; echo 'make play writes a video of the run, replay.mp4, and a page for any browser, replay.html'
 
 RUN ?= $(shell ls -td runs/*/ 2>/dev/null | head -n 1)

@@ -77,10 +77,12 @@ def _with_libraries(
         ),
         *after_solving,
     ]
-    for i, entry in enumerate(throughput.values()):
+    before = None
+    for entry in throughput.values():
         setting = entry["settings"]
         size = f"{setting['num_envs']:,} replicas x {setting['horizon']} steps, {setting['minibatches']} minibatches"
-        task = "the same" if i else f"PPO on CartPole, {size}, 64 x 64 tanh"
+        task = "the same" if setting["num_envs"] == before else f"PPO on CartPole, {size}, 64 x 64 tanh"
+        before = setting["num_envs"]
         epochs = f"{setting['epochs']} epoch{'s' * (setting['epochs'] > 1)}"
         label = f"{task}, {epochs}, {PRECISIONS[setting['precision']]}, steps/s"
         rows.append((label, {library: _rate(entry[library]) for library in libraries if library in entry}))

@@ -17,6 +17,8 @@ from benchmarks.timing import wait_function
 from benchmarks.training.plan import EPISODES, TrainingPlan, finite, format_summary, preset, summary
 
 ENV, TARGET = "CartPole-v1", 475.0
+PRESETS = {"cuda": "default", "cpu": "cpu"}
+"""The preset of each device."""
 JAX_SETTINGS: Mapping[str, tuple[Mapping[str, float | str], ...]] = {
     "cuda": (
         {"num_envs": 512},
@@ -48,7 +50,7 @@ def solve(plan: TrainingPlan) -> dict[str, Any]:
     tried = [jax_solve(plan, settings) for settings in JAX_SETTINGS[plan.device]]
     best = min(tried, key=lambda result: result.get("median_s") or float("inf"))
     plan.log(f"  JAX, the fastest of {len(tried)} settings: {format_summary(best)}")
-    settings = dict(preset(ENV))
+    settings = dict(preset(ENV, PRESETS[plan.device]))
     return {
         "target": TARGET,
         "episodes": EPISODES,
@@ -64,19 +66,22 @@ def batch_sizes(plan: TrainingPlan) -> dict[str, Any]:
     results = {}
     for num_envs, learning_rate, minibatches in BATCHES:
         settings = {"num_envs": num_envs, "learning_rate": learning_rate, "minibatches": minibatches}
-        runs = [solve_once(plan, seed, settings) for seed in range(min(BATCH_SEEDS, plan.seeds))]
+        runs = [solve_once(plan, seed, {**preset(ENV), **settings}) for seed in range(min(BATCH_SEEDS, plan.seeds))]
         name = f"{num_envs}_{learning_rate}_{minibatches}"
         results[name] = {"settings": settings, **summary(runs, TARGET)}
         plan.log(f"CartPole, {settings}: {[run['updates'] for run in runs]} updates; {format_summary(results[name])}")
     return results
 
 
-def solve_once(plan: TrainingPlan, seed: int, settings: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """Train one seed, with settings besides the preset's; ``seconds`` is the time of ``run``, from an idle device."""
+def solve_once(plan: TrainingPlan, seed: int, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Train one seed, with the device's preset if ``settings`` is None.
+
+    ``seconds`` is the time of ``run``, from an idle device.
+    """
     from gpu_envs.training import Run, Trainer
 
     run_settings = {"target_return": TARGET, "seed": seed, "device": plan.device, "run_dir": ""}
-    trainer = Trainer(Run.from_flat({"env": ENV} | dict(preset(ENV)) | run_settings | dict(settings)))
+    trainer = Trainer(Run.from_flat({"env": ENV} | dict(settings or preset(ENV, PRESETS[plan.device])) | run_settings))
     start = time.perf_counter()
     trainer.prepare()
     wait_function(plan.device)()
@@ -153,7 +158,7 @@ print(made - imported, time.perf_counter() - made)
 
 def first_iteration(plan: TrainingPlan, folder: str) -> dict[str, Any]:
     """Measure the creation of a Trainer, with imports except torch, and its first iteration."""
-    settings = json.dumps({"env": ENV, "device": plan.device, "run_dir": ""} | dict(preset(ENV)))
+    settings = json.dumps({"env": ENV, "device": plan.device, "run_dir": ""} | dict(preset(ENV, PRESETS[plan.device])))
     caches = {"GPU_ENVS_CACHE_DIR": f"{folder}/first"}
     outputs = [
         run_script(_FIRST_ITERATION, plan.device, settings, **caches, **others)
@@ -172,7 +177,7 @@ def shell_ours(plan: TrainingPlan, folder: Path) -> dict[str, Any]:
 
     caches = {"GPU_ENVS_CACHE_DIR": str(folder / "kernels")}
     command = [sys.executable, "-m", "gpu_envs", "train", ENV, "--target-return", f"{TARGET:g}"]
-    command += ["--device", plan.device, "--no-progress"]
+    command += ["--preset", PRESETS[plan.device], "--device", plan.device, "--no-progress"]
     runs: list[dict[str, Any]] = []
     for seed in (0, *range(SHELL_RUNS)):
         run_dir = folder / f"run-{len(runs)}"

@@ -14,6 +14,8 @@ from benchmarks.training.solving import options, run_jax_peer
 SAMPLED = (2000 * 110, (21, 21))
 """Rows and numbers of choices: 2,000 replicas of Tag with 110 agents."""
 
+CPU_REPLICAS = (256, 1024, 4096)
+
 TAG_REPLICAS = 2000
 
 FEATURES, HIDDEN = 71, (256, 256)
@@ -24,32 +26,23 @@ PRODUCT = 8192
 
 
 def throughput(plan: TrainingPlan) -> dict[str, Any]:
-    """Measure PPO on CartPole for each precision and number of epochs."""
-    size: dict[str, float | str] = {
-        "num_envs": 65_536 if plan.on_gpu else 4096,
-        "horizon": 32,
-        "minibatches": 4,
-        "learning_rate": 3e-4,
-    }
-    updates = 20 if plan.on_gpu else 2
+    """Measure PPO on CartPole by precision, on a CPU by number of replicas, and by number of epochs."""
+    sizes = {name: 65_536 for name in ("float32", "tf32", "bf16")} if plan.on_gpu else {f"{n}": n for n in CPU_REPLICAS}
     results: dict[str, Any] = {}
-    for precision in ("float32", "tf32", "bf16") if plan.on_gpu else ("float32",):
-        for epochs in (1, 4):
-            setting = size | {"precision": precision, "epochs": epochs}
-            run_settings = setting | {
-                "env": "CartPole-v1",
-                "hidden": (64, 64),
-                "activation": "tanh",
-                "device": plan.device,
-            }
-            ours = training_rate(run_settings, updates, updates)
-            peer = run_jax_peer(plan, "throughput", "--updates", updates, *options(setting))
-            results[f"{precision}_{epochs}"] = {"settings": setting, "ours": ours, "jax": peer}
-            other = f"skipped: {peer['skipped']}" if "skipped" in peer else f"{peer['steps_per_s'] / 1e6:,.1f} M"
-            plan.log(
-                f"CartPole PPO, {size['num_envs']:,} replicas, {precision}, {epochs} epochs: "
-                f"{ours['steps_per_s'] / 1e6:,.1f} M steps/s; JAX: {other}"
-            )
+    for (name, num_envs), epochs in itertools.product(sizes.items(), (1, 4)):
+        precision = name if plan.on_gpu else "float32"
+        setting: dict[str, float | str] = {"num_envs": num_envs, "horizon": 32, "minibatches": 4, "learning_rate": 3e-4}
+        setting |= {"precision": precision, "epochs": epochs}
+        network = {"hidden": (64, 64), "activation": "tanh"}
+        updates = 20 if plan.on_gpu else max(2, 16_384 // num_envs)
+        ours = training_rate(setting | network | {"env": "CartPole-v1", "device": plan.device}, updates, updates)
+        peer = run_jax_peer(plan, "throughput", "--updates", updates, *options(setting))
+        results[f"{name}_{epochs}"] = {"settings": setting, "ours": ours, "jax": peer}
+        other = f"skipped: {peer['skipped']}" if "skipped" in peer else f"{peer['steps_per_s'] / 1e3:,.0f} k"
+        plan.log(
+            f"CartPole PPO, {num_envs:,} replicas, {precision}, {epochs} epochs: "
+            f"{ours['steps_per_s'] / 1e3:,.0f} k steps/s; JAX: {other}"
+        )
     return results
 
 

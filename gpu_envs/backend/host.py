@@ -24,6 +24,9 @@ MIN_STEPS_PER_THREAD = 8192
 MAX_THREADS = 1024
 """Maximum number of threads that share a launch: ``kMaxParts`` in ``threads.cpp``."""
 
+_QUARTER = 16
+"""Replicas of a quarter of a tile, to whose multiples launches of many steps are split among threads."""
+
 TILE = 64
 """Replicas of a single agent that a thread steps as a tile: ``LANES`` in ``cpu.cuh``. Teams have tiles of 1."""
 
@@ -64,8 +67,9 @@ class HostKernels(Kernels):
 
             def launch_steps(stream: int) -> None:
                 del stream
-                work = count * self._weight * getattr(call, steps)
-                run(function, argument, replicas, tile, self._threads_for(work), flush)
+                threads = self._threads_for(count * self._weight * getattr(call, steps))
+                share = _QUARTER * -(-count // (_QUARTER * threads))  # of a tile, if there are fewer tiles than threads
+                run(function, argument, replicas, min(tile, share), threads, flush)
 
             return launch_steps
         threads = self._threads_for(count * self._weight)

@@ -23,7 +23,9 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as tor
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        storages = [leaf.untyped_storage() for leaf in leaves]  # kept: an output's may otherwise get the same id
+        inputs = set(map(id, storages))
         output = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(output):
             storage = leaf.untyped_storage() if isinstance(leaf, torch.Tensor) else None

@@ -139,7 +139,6 @@ def test_values_of_some_rows() -> None:
     [
         ({"hidden": (8, 8, 8, 8)}, "hidden layers are (8, 8, 8, 8), not up to 3 of up to 256 units"),
         ({"hidden": (257,)}, "hidden layers are (257,), not up to 3 of up to 256 units"),
-        ({"precision": "bf16"}, "the precision is bf16"),
     ],
 )
 def test_torch_runs_the_others(settings: dict[str, Any], reason: str) -> None:

@@ -87,6 +87,7 @@ template <bool LEARNS> struct Memory {
     float* inverse[NETS][LAYERS];  // inverse standard deviations of layer normalisation
     float* grads[2];
     float* lines;  // the policy's outputs, [PARAMETERS, LANES]
+    int    rows;   // of the tile, rounded up: products take several at once
     float* end;
 
     FN float* take(Index count) {
@@ -95,7 +96,7 @@ template <bool LEARNS> struct Memory {
         return start;
     }
     // Places the arrays from `start` on; with null it only counts.
-    FN explicit Memory(float* start) : end(start) {
+    FN explicit Memory(float* start) : rows(0), end(start) {
         int widest = INPUTS;
         for (int net = 0; net < NETS; ++net) {
             for (int l = 0; l < LAYERS; ++l) {
@@ -130,9 +131,11 @@ template <bool LEARNS> struct Memory {
             }
         }
     }
-    // Copies observations, normalised if call.mean is given; row k is `row(k)` of them, negative: zeros.
-    template <class Call, class Row> FN void load_observations(const Call& call, Row row) {
-        for (int k = 0; k < LANES; ++k) {
+    // Copies the observations of a tile's rows, normalised if call.mean is given; row k is `row(k)` of them, negative:
+    // zeros.
+    template <class Call, class Row> FN void load_observations(const Call& call, int lanes, Row row) {
+        rows = minimum(LANES, (lanes + 3) / 4 * 4);
+        for (int k = 0; k < rows; ++k) {
             float* const       to   = observations + k * padded(INPUTS);
             const Index        from = row(k);
             const float* const numbers = call.observations + from * FEATURES;
@@ -150,18 +153,18 @@ template <bool LEARNS> struct Memory {
         for (int l = 0; l < LAYERS; ++l) {
             const int    in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
             float* const to = outputs[net][l];
-            multiply<false>(to, row, {outputs_before(net, l), padded(in), 1}, forward[net][l], row, LANES, out, in,
+            multiply<false>(to, row, {outputs_before(net, l), padded(in), 1}, forward[net][l], row, rows, out, in,
                             biases[net][l]);
             if (l == LAYERS - 1) return;
             if (NORMALISES) normalise(flat, net, l);
-            for (int i = 0; !NORMALISES && KEEPS_INPUTS && i < LANES * row; ++i) inputs[net][l][i] = to[i];
-            OMP_SIMD(omp simd) for (int i = 0; i < LANES * row; ++i) to[i] = activation(to[i]);
+            for (int i = 0; !NORMALISES && KEEPS_INPUTS && i < rows * row; ++i) inputs[net][l][i] = to[i];
+            OMP_SIMD(omp simd) for (int i = 0; i < rows * row; ++i) to[i] = activation(to[i]);
         }
     }
     // Layer normalisation of a hidden layer's sums, in place; keeps the normalised sums.
     FN void normalise(const float* flat, int net, int l) {
         const int out = outputs_of(net, l);
-        for (int k = 0; k < LANES; ++k) {
+        for (int k = 0; k < rows; ++k) {
             float* const row = outputs[net][l] + k * padded(out);
             float        mean = 0, square = 0;
             OMP_SIMD(omp simd reduction(+:mean)) for (int j = 0; j < out; ++j) mean += row[j];
@@ -181,11 +184,11 @@ template <bool LEARNS> struct Memory {
         const float* const x   = KEEPS_INPUTS ? inputs[net][l] : y;
         const int          out = outputs_of(net, l), row = padded(out);
         if (!(NORMALISES && SLOPE_OF_INPUT)) {
-            OMP_SIMD(omp simd) for (int i = 0; i < LANES * row; ++i) grads[i] *= slope(x[i], y[i]);
+            OMP_SIMD(omp simd) for (int i = 0; i < rows * row; ++i) grads[i] *= slope(x[i], y[i]);
             return;
         }
         const float *const gains = flat + gains_at(net, l), *const shifts = flat + shifts_at(net, l);
-        for (int first = 0; first < LANES * row; first += row) {
+        for (int first = 0; first < rows * row; first += row) {
             OMP_SIMD(omp simd) for (int j = 0; j < out; ++j) {
                 grads[first + j] *= slope(x[first + j] * gains[j] + shifts[j], y[first + j]);
             }
@@ -195,7 +198,7 @@ template <bool LEARNS> struct Memory {
     FN void learn_normalisation(const float* flat, float* gradient, float* grads, int net, int l) {
         const int          out = outputs_of(net, l);
         const float* const gains = flat + gains_at(net, l);
-        for (int k = 0; k < LANES; ++k) {
+        for (int k = 0; k < rows; ++k) {
             const float* const x = inputs[net][l] + k * padded(out);
             float* const       grad = grads + k * padded(out);
             float              mean = 0, product = 0;
@@ -213,7 +216,7 @@ template <bool LEARNS> struct Memory {
     // Adds the gradient of a net's weights to `gradient`; of_output(k, j) is the gradient of row k's output j.
     template <class OfOutput> FN void learn(const float* flat, float* gradient, int net, OfOutput of_output) {
         const int outs = outputs_of(net, LAYERS - 1), row = padded(outs);
-        for (int k = 0; k < LANES; ++k) {
+        for (int k = 0; k < rows; ++k) {
             for (int j = 0; j < row; ++j) grads[0][k * row + j] = j < outs ? of_output(k, j) : 0.0f;
         }
         run_back(flat, gradient, net);
@@ -224,15 +227,15 @@ template <bool LEARNS> struct Memory {
             const int in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
             if (NORMALISES && l < LAYERS - 1) learn_normalisation(flat, gradient, grad, net, l);
             multiply<true>(gradient + weights_at(net, l), in, {grad, 1, row}, outputs_before(net, l), padded(in), out, in,
-                           LANES, nullptr);
+                           rows, nullptr);
             for (int j = 0; j < out; j += VECTOR) {
                 Vector* const bias = (Vector*)(gradient + biases_at(net, l) + j);
                 Vector        sum  = *bias;
-                for (int k = 0; k < LANES; ++k) sum += *(const Vector*)(grad + k * row + j);
+                for (int k = 0; k < rows; ++k) sum += *(const Vector*)(grad + k * row + j);
                 *bias = sum;
             }
             if (l == 0) return;
-            multiply<false>(next, padded(in), {grad, row, 1}, backward[net][l], padded(in), LANES, in, out, nullptr);
+            multiply<false>(next, padded(in), {grad, row, 1}, backward[net][l], padded(in), rows, in, out, nullptr);
             multiply_by_slopes(flat, next, net, l - 1);
             float* const swapped = grad;
             grad = next;

@@ -13,7 +13,7 @@ KERNEL(kernel_values, ValuesCall) {
         const auto index = [&](int k) {
             return k >= env.lanes ? Index(-1) : call.indices == nullptr ? env.index(k) : call.indices[env.index(k)];
         };
-        memory.load_observations(call, index);
+        memory.load_observations(call, env.lanes, index);
         memory.run(call.flat, VALUE_NET);
         for (int k = 0; k < env.lanes; ++k) {
             if (index(k) >= 0) call.values[env.index(k)] = memory.value(k);
@@ -28,7 +28,7 @@ KERNEL(kernel_update, LossCall) {
         learn_part(call, part.index(0) / LANES, [&](const RangeTile& env, float* gradient) {
             LossSamples samples;
             find_samples(samples, call, env);
-            memory.load_observations(call, [&](int k) {
+            memory.load_observations(call, env.lanes, [&](int k) {
                 return k < env.lanes && samples.alive[k] ? samples.index[k] : Index(-1);
             });
             for (int net = 0; net < NETS; ++net) memory.run(call.flat, net);
