@@ -27,7 +27,7 @@ PRODUCT = 8192
 
 def throughput(plan: TrainingPlan) -> dict[str, Any]:
     """Measure PPO on CartPole by precision, on a CPU by number of replicas, and by number of epochs."""
-    sizes = {name: 65_536 for name in ("float32", "tf32", "bf16")} if plan.on_gpu else {f"{n}": n for n in CPU_REPLICAS}
+    sizes = dict.fromkeys(("float32", "tf32", "bf16"), 65_536) if plan.on_gpu else {f"{n}": n for n in CPU_REPLICAS}
     results: dict[str, Any] = {}
     for (name, num_envs), epochs in itertools.product(sizes.items(), (1, 4)):
         precision = name if plan.on_gpu else "float32"

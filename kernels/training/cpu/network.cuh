@@ -163,18 +163,19 @@ template <bool LEARNS> struct Memory {
     }
     // Layer normalisation of a hidden layer's sums, in place; keeps the normalised sums.
     FN void normalise(const float* flat, int net, int l) {
-        const int out = outputs_of(net, l);
+        const int          out = outputs_of(net, l);
+        const float *const gains = flat + gains_at(net, l), *const shifts = flat + shifts_at(net, l);
         for (int k = 0; k < rows; ++k) {
-            float* const row = outputs[net][l] + k * padded(out);
+            float *const row = outputs[net][l] + k * padded(out), *const kept = inputs[net][l] + k * padded(out);
             float        mean = 0, square = 0;
             OMP_SIMD(omp simd reduction(+:mean)) for (int j = 0; j < out; ++j) mean += row[j];
             mean /= float(out);
             OMP_SIMD(omp simd reduction(+:square)) for (int j = 0; j < out; ++j) square += (row[j] - mean) * (row[j] - mean);
-            inverse[net][l][k] = 1.0f / square_root(square / float(out) + 1e-5f);
-            for (int j = 0; j < out; ++j) {
-                const float x = (row[j] - mean) * inverse[net][l][k];
-                inputs[net][l][k * padded(out) + j] = x;
-                row[j] = x * flat[gains_at(net, l) + j] + flat[shifts_at(net, l) + j];
+            const float scale  = 1.0f / square_root(square / float(out) + 1e-5f);
+            inverse[net][l][k] = scale;
+            OMP_SIMD(omp simd) for (int j = 0; j < out; ++j) {
+                kept[j] = (row[j] - mean) * scale;
+                row[j]  = kept[j] * gains[j] + shifts[j];
             }
         }
     }
@@ -198,19 +199,21 @@ template <bool LEARNS> struct Memory {
     FN void learn_normalisation(const float* flat, float* gradient, float* grads, int net, int l) {
         const int          out = outputs_of(net, l);
         const float* const gains = flat + gains_at(net, l);
+        float *const       grad_gains = gradient + gains_at(net, l), *const grad_shifts = gradient + shifts_at(net, l);
         for (int k = 0; k < rows; ++k) {
             const float* const x = inputs[net][l] + k * padded(out);
             float* const       grad = grads + k * padded(out);
             float              mean = 0, product = 0;
             OMP_SIMD(omp simd reduction(+:mean, product)) for (int j = 0; j < out; ++j) {
-                gradient[gains_at(net, l) + j] += grad[j] * x[j];
-                gradient[shifts_at(net, l) + j] += grad[j];
+                grad_gains[j] += grad[j] * x[j];
+                grad_shifts[j] += grad[j];
                 mean += grad[j] * gains[j];
                 product += grad[j] * gains[j] * x[j];
             }
-            for (int j = 0; j < out; ++j) {
-                grad[j] = inverse[net][l][k] * (grad[j] * gains[j] - mean / float(out) - x[j] * (product / float(out)));
-            }
+            mean /= float(out);
+            product /= float(out);
+            const float scale = inverse[net][l][k];
+            OMP_SIMD(omp simd) for (int j = 0; j < out; ++j) grad[j] = scale * (grad[j] * gains[j] - mean - x[j] * product);
         }
     }
     // Adds the gradient of a net's weights to `gradient`; of_output(k, j) is the gradient of row k's output j.
