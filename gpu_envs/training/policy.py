@@ -34,7 +34,7 @@ class Network(Settings):
     normalise_observations: bool = setting(False)
     """Whether observations are normalised to mean 0 and standard deviation 1, by running statistics."""
     precision: str = setting("float32", choices=("float32", "tf32", "bf16"))
-    """Precision of matrix products: float32, tf32 (CUDA only), or bf16, also of stored activations, not in CPU kernels."""
+    """Precision of matrix products: float32, tf32 (CUDA only), or bf16, also of activations; not in CPU kernels."""
     fused: bool | None = setting(None, automatic=True, resume=True)
     """Whether fused kernels of this package compute the networks, in place of torch; None: wherever they can."""
 
