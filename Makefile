@@ -70,7 +70,7 @@ play: $(USER_STAMP)  ## write a video and a page of the newest run, or of RUN=ru
 
 tag: $(USER_STAMP)  ## train taggers in seconds, without a GPU in a smaller game, and show them in replay.html
 ifeq ($(CUDA_EXTRA),)
-	@echo 'No GPU: training a smaller game of tag, in about half a minute.'
+	@echo 'No GPU: training a smaller game of tag, in about ten seconds.'
 	$(BIN)/gpu-envs train TagContinuous-v0 --preset small --device cpu
 else
 	@echo 'Training taggers for some seconds.'
