@@ -1,6 +1,7 @@
 """Policies on a CPU: perceptrons, distributions and losses in kernels that pass over tiles of rows."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
@@ -74,8 +75,8 @@ _PARTS = (("Index", "parts"), ("float*", "partials"))
 _FLAT = ("const float*", "flat", ("parameters",))
 _MASK = ("const u8*?", "action_mask", ("rows", "outputs"))
 
+_ACT_CALL = float_struct("SampleCall", *ACT_MEMBERS, ("float*?", "values", ("rows",)), _MASK)
 _POLICY_CALLS: dict[str, Struct] = {
-    "act": float_struct("SampleCall", *ACT_MEMBERS, ("float*?", "values", ("rows",)), _MASK),
     "values": float_struct(
         "ValuesCall", *(member for member in VALUES_MEMBERS if member[1] not in ("largest", "alive"))
     ),
@@ -111,7 +112,7 @@ class CpuPolicyEngine(KernelEngine):
     algorithms = (PPO, A2C)
     settings = (*POLICY_LOSS_SETTINGS, *PERCEPTRON_SETTINGS, "layer_norm", "shared_trunk")
     kernels = (
-        ("acting", "kernel_act of cpu/policy.cuh, with the values"),
+        ("acting", "kernel_act of cpu/acting.cuh, with the values"),
         ("values", "kernel_values of cpu/policy.cuh"),
         ("gradient", "kernel_update of cpu/policy.cuh, and kernel_reduce of cpu/reduce.cuh"),
         STEP_KERNELS,
@@ -195,7 +196,7 @@ def _parts(text: str, *losses: str) -> list[str | tuple[str, str]]:
 
 @final
 class _Kernels:
-    """The kernels of a policy's networks, and partial sums of gradients."""
+    """The kernels of one program for a policy's networks, and partial sums of gradients."""
 
     def __init__(
         self,
@@ -212,19 +213,19 @@ class _Kernels:
         self.text: Final = _network_text(case, nets, log_std, head.parameters - head.log_stds, len(flat))
         self.settings: Final = head_settings(head)
         self.inputs: Final = {"flat": flat, **scale_values(scale)}
-        self._partials: Final = flat.new_zeros(_MAX_PARTS, len(flat) + _PADDING)
         sizes = {**self.settings.sizes, "features": case.features, "parameters": len(flat)}
-        unused = [] if "act" in calls else [_POLICY_CALLS["act"]]  # structs that act.cuh names
         self.weight: Final = max(1, len(flat) // 100)  # of a row, in steps of a small environment
-        settings = dataclasses.replace(self.settings, structs=unused, sizes=sizes, weight=self.weight)
-        parts = (*_parts(self.text, *losses), "training/cpu/reduce.cuh", f"training/cpu/{name}.cuh")
-        self.kernels: Final = load_filled(
-            open_backend("cpu", case.threads),
-            [program_of(parts, {**calls, "reduce": _REDUCE_CALL}, settings)],
-            **self.inputs,
-            gradient=optimiser.gradient,
-            partials=self._partials.data_ptr(),
-        )
+        settings = dataclasses.replace(self.settings, sizes=sizes, weight=self.weight)
+        if "act" in calls:
+            parts, filled = _parts(self.text), self.inputs
+        else:
+            settings = dataclasses.replace(settings, structs=[_ACT_CALL])  # act.cuh names it
+            parts, calls = [*_parts(self.text, *losses), "training/cpu/reduce.cuh"], {**calls, "reduce": _REDUCE_CALL}
+            self._partials = flat.new_zeros(_MAX_PARTS, len(flat) + _PADDING)
+            sums = {"gradient": optimiser.gradient, "partials": self._partials.data_ptr()}
+            filled = {**self.inputs, **sums}
+        program_text = program_of([*parts, f"training/cpu/{name}.cuh"], calls, settings)
+        self.kernels: Final = load_filled(open_backend("cpu", case.threads), [program_text], **filled)
         self._count: Final = len(flat)
 
     def learn(self, name: str, members: Mapping[str, MemberValue], count: int) -> None:
@@ -244,18 +245,20 @@ class CpuPolicyNetworks(PolicyNetworks):
         """Starts to compile the kernels; the optimiser has all parameters."""
         self.optimiser: Adam = optimiser
         self._module, (nets, log_std) = module, nets_of(module)
-        program = "policy", _POLICY_CALLS, ("policy_loss",)
-        self._cpu: Final = _Kernels(case, nets, optimiser, scale, program, log_std)
+        make = functools.partial(_Kernels, case, nets, optimiser, scale, log_std=log_std)
+        self._cpu: Final = make(("policy", _POLICY_CALLS, ("policy_loss",)))
+        # compiled at first use: with act_and_step it is not needed
+        self._acting: Final = functools.cache(lambda: make(("acting", {"act": _ACT_CALL}, ())).kernels["act"])
         self._scratch: dict[int, dict[str, Tensor]] = {}
 
     def act(self, request: ActRequest) -> None:
         more: dict[str, MemberValue] = {"values": request.values, "action_mask": mask_bytes(request.action_mask)}
         members = request.members | more
-        self._cpu.kernels["act"].launch(len(request.actions), **members)
+        self._acting().launch(len(request.actions), **members)
 
     def act_and_step_program(self, layout: SingleLayout) -> Program:
         """The program of the kernel ``act_and_step``, which runs a horizon of policy and environment in one launch."""
-        declared, act_call, head = structs(layout), _POLICY_CALLS["act"], self._cpu.settings
+        declared, act_call, head = structs(layout), _ACT_CALL, self._cpu.settings
         members = (declared["StepCall"], "step"), (act_call, "act"), ("int", "horizon")
         call = Struct.of("ActAndStepCall", layout.real, *members)
         aliases = (f"using {name} = {kind};" for name, kind in head.types.items())

@@ -1,10 +1,4 @@
-// Kernels of a policy with a value on a CPU: acting, values, and the gradient of a minibatch.
-
-// Writes actions and log-probabilities, and values if asked for.
-KERNEL(kernel_act, SampleCall) {
-    PolicyMemory<false> memory(call.flat);
-    FOR_EACH_ENV(env, call.rows) act_on_tile(memory, call, env);
-}
+// Kernels of a policy with a value on a CPU: values, and the gradient of a minibatch.
 
 // Writes the values of all rows, or of those at `indices`, except negative ones.
 KERNEL(kernel_values, ValuesCall) {
