@@ -16,13 +16,13 @@ from gpu_envs.errors import CheckpointError
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.engines import Case, choose, torch_engine
-from gpu_envs.training.engines.base import DEFAULT_MODULES, ActRequest, Networks
+from gpu_envs.training.engines.base import ActRequest, Networks
 from gpu_envs.training.engines.ops import Ops
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.small_programs import supports_act_and_step
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerArgs, OnPolicyLearner
-from gpu_envs.training.networks import check_module, check_network_settings, default_policy
+from gpu_envs.training.networks import check_module, check_network_settings, default_policy, is_default
 from gpu_envs.training.observations import ObservationScale, Rows
 from gpu_envs.training.off_policy_learner import OffPolicyLearner
 from gpu_envs.training.policy import learns
@@ -47,11 +47,11 @@ def make_learner(
     name, config = policy_rows.name, run.for_policy(policy_rows.name)
     case = dataclasses.replace(
         case_of(policy_rows, config, policy_rows.device),
-        default=user_module is None or isinstance(user_module, DEFAULT_MODULES),
         samples=config.horizon * policy_rows.rows // config.algorithm.passes[1],
     )
     if user_module is not None:
         check_network_settings(case.network, name)
+        case = dataclasses.replace(case, default=is_default(user_module, case))
     module = _make_module(case, user_module, name, run)
     if user_module is not None:
         check_module(module, case, name)
@@ -74,7 +74,7 @@ def make_learner(
 def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str) -> Case:
     """Return settings, spaces and device of a policy, for engines; ``config`` is a result of ``Run.for_policy``."""
     settings, spaces = (config.algorithm, config.network), (agents.head, agents.features)
-    return Case(*settings, *spaces, device, agents.masked, agents.split, threads=config.threads)
+    return Case(*settings, *spaces, device, agents.masked, agents.split, threads=config.kernel_threads)
 
 
 def describe_engines(config: Run, device: str) -> list[str]:
@@ -92,7 +92,7 @@ def describe_engines(config: Run, device: str) -> list[str]:
         engine, reason = choose(case)
         net, described = case.network, dict(engine.describe(case))
         layout = layout_of(plan.world, Device(on_gpu=True))
-        if engine.horizon_kernel and supports_act_and_step(layout, config.params):
+        if engine.horizon_kernel and config.frame_stack == 1 and supports_act_and_step(layout, config.params):
             described["acting"] = f"{engine.horizon_kernel}, a full horizon of acting and stepping"
         layers = " x ".join(map(str, net.hidden)) + f" {net.activation}"
         norm = ", layer norm" if net.layer_norm else ""
@@ -281,14 +281,14 @@ def make_player(policy_rows: PolicyRows, config: Run, saved: Mapping[str, Any] |
     """
     policy = policy_rows.name.rpartition(" (")[0]
     if policy == "random":
-        return Player(policy_rows, None, config.threads, config.seed)
+        return Player(policy_rows, None, config.kernel_threads, config.seed)
     if saved is None:
         state, run, source = latest_policy(policy.partition(":")[2], policy_rows)
     else:
         frozen = _frozen_state(saved, policy_rows.name)
         state, run, source = frozen["state"], Run.from_flat(upgraded(frozen["config"])), frozen["source"]
     networks = restore_networks(state, policy_rows, run, source)
-    return Player(policy_rows, networks, config.threads, config.seed, (run, source))
+    return Player(policy_rows, networks, config.kernel_threads, config.seed, (run, source))
 
 
 def _frozen_state(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -318,6 +318,14 @@ def default_policy(case: Case, generator: torch.Generator) -> nn.Module:
     return (QNetwork if isinstance(case.algorithm, PQN) else trunk)(case, generator)
 
 
+def is_default(module: nn.Module, case: Case) -> bool:
+    """Whether a user's module has the layers that settings describe, and all of its parameters learn."""
+    with torch.random.fork_rng(devices=[]):
+        default = default_policy(case, torch.Generator())
+    learning = all(parameter.requires_grad for parameter in module.parameters())
+    return learning and type(module) is type(default) and str(module) == str(default)  # the text has sizes of layers
+
+
 def check_modules(modules: Any, policies: Iterable[str]) -> None:
     """Raise an error unless ``modules`` maps names of learning policies to torch modules without lazy parameters."""
     if not isinstance(modules, Mapping):

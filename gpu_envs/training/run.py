@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal, final
 
+from gpu_envs.backend.background import available_threads
 from gpu_envs.backend.host import MAX_THREADS
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
@@ -208,6 +209,12 @@ class Run(Settings):
         if isinstance(self.algorithm, OffPolicy):
             return self.algorithm.batch_size
         return self.replicas * self.horizon // self.algorithm.passes[1]
+
+    @property
+    def kernel_threads(self) -> int | None:
+        """Maximum number of CPU threads of a process's kernels: ``threads``, or its share of the cores; None: all."""
+        shared = self.threads is None and self.gpus > 1
+        return max(1, available_threads() // self.gpus) if shared else self.threads
 
     @property
     def torch_threads(self) -> int | None:

@@ -1,5 +1,6 @@
 """Policies on a CPU in kernels: they act and learn as torch does, with the same bits for any number of threads."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def test_q_networks_equal_torch(case: dict[str, Any]) -> None:
 def test_bits_do_not_depend_on_threads(case: dict[str, Any]) -> None:
     weights = []
     for threads in (1, 2, 3):
-        trainer = Trainer(small_run("cpu", num_envs=200, threads=threads, **case))
+        trainer = Trainer(small_run("cpu", num_envs=100, hidden=(64, 64), threads=threads, **case))
         trainer.iterate(2)
         weights.append(trainer.learners["agent"].optimisers[0].flat.clone())
     assert torch.equal(weights[0], weights[1])
@@ -137,10 +138,22 @@ def test_values_of_some_rows() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"hidden": (8, 8, 8, 8)}, "hidden layers are (8, 8, 8, 8), not up to 3 of up to 256 units"),
-        ({"hidden": (257,)}, "hidden layers are (257,), not up to 3 of up to 256 units"),
+        ({"hidden": (8, 8, 8, 8)}, "hidden layers are (8, 8, 8, 8), and the kernels take up to 3 of up to 256 units"),
+        ({"hidden": (257,)}, "hidden layers are (257,), and the kernels take up to 3 of up to 256 units"),
     ],
 )
 def test_torch_runs_the_others(settings: dict[str, Any], reason: str) -> None:
     learner = Trainer(small_run("cpu", **settings)).learners["agent"]
     assert (learner.engine, learner.fallback_reason) == ("torch", reason)
+
+
+def test_modules_that_differ_from_the_settings_run_in_torch() -> None:
+    """The kernels have the settings' layers, and no parameters that do not learn."""
+    settings: dict[str, Any] = {"hidden": (64, 64)}
+    same, frozen = (copy.deepcopy(Trainer(small_run("cpu", **settings)).learners["agent"].module) for _ in range(2))
+    frozen.critic.requires_grad_(False)
+    other = copy.deepcopy(Trainer(small_run("cpu", hidden=(32, 32), activation="relu")).learners["agent"].module)
+    for module, engine in ((same, "CPU actor-critic"), (frozen, "torch"), (other, "torch")):
+        trainer = Trainer(small_run("cpu", **settings), modules={"agent": module})
+        assert trainer.learners["agent"].engine == engine
+        trainer.iterate(1)

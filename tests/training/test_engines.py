@@ -78,7 +78,7 @@ def test_the_fastest_engine_that_can_is_chosen() -> None:
         "hidden layers are (300,), not two of 32 or 64 (for small networks' kernels), and hidden layers are (300,), "
         "not one to 3 of 64, 128, 192, 256 (for wide networks' kernels)"
     )
-    with pytest.raises(ValueError, match=r"fused is True, but hidden layers are .300,., not up to 3"):
+    with pytest.raises(ValueError, match=r"fused is True, but hidden layers are .300,., and the kernels take up"):
         choose(case_of(PPO(), device="cpu", network=Network(fused=True, hidden=(300,))))
 
 

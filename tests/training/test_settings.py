@@ -341,6 +341,14 @@ def test_small_work_has_one_thread_of_torch() -> None:
         assert large.for_policy("runner").torch_threads == 1
 
 
+def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_envs.training.run.available_threads", lambda: 8)
+    run = run_of(env="CartPole-v1")
+    counts = [dataclasses.replace(run, gpus=gpus).kernel_threads for gpus in (1, 2, 16)]
+    assert counts == [None, 4, 1]
+    assert dataclasses.replace(run, gpus=2, threads=3).kernel_threads == 3
+
+
 def test_presets_are_valid_runs() -> None:
     assert [env for env in (*IDS, *TEAM_IDS) if "default" not in PRESETS[env]] == []
     for env, presets in PRESETS.items():

@@ -56,8 +56,11 @@ MAX_LAYERS = 3
 MAX_WIDTH = 256
 """Maximum units of a hidden layer."""
 
+MAX_FEATURES = 512
+"""Maximum features of an observation."""
+
 _MAX_PARTS = 16
-"""Maximum number of partial sums of a gradient, on which its bits depend."""
+"""Maximum number of partial sums of a gradient. Another number changes its bits."""
 
 _PADDING = 16
 """Numbers after each partial sum: the longest vector."""
@@ -157,7 +160,9 @@ def _limit(case: Case) -> str:
     if case.split is not None:
         return "agents share observations"
     if len(hidden) > MAX_LAYERS or max(hidden) > MAX_WIDTH:
-        return f"hidden layers are {hidden}, not up to {MAX_LAYERS} of up to {MAX_WIDTH} units"
+        return f"hidden layers are {hidden}, and the kernels take up to {MAX_LAYERS} of up to {MAX_WIDTH} units"
+    if case.features > MAX_FEATURES:
+        return f"observations have {case.features} features, more than {MAX_FEATURES}"
     return ""
 
 
@@ -221,18 +226,21 @@ class _Kernels:
         else:
             settings = dataclasses.replace(settings, structs=[_ACT_CALL])  # act.cuh names it
             parts, calls = [*_parts(self.text, *losses), "training/cpu/reduce.cuh"], {**calls, "reduce": _REDUCE_CALL}
-            self._partials = flat.new_zeros(_MAX_PARTS, len(flat) + _PADDING)
+            self._partials = flat.new_empty(_MAX_PARTS, len(flat) + _PADDING)
             sums = {"gradient": optimiser.gradient, "partials": self._partials.data_ptr()}
             filled = {**self.inputs, **sums}
         program_text = program_of([*parts, f"training/cpu/{name}.cuh"], calls, settings)
         self.kernels: Final = load_filled(open_backend("cpu", case.threads), [program_text], **filled)
-        self._count: Final = len(flat)
+        self._gradient: Final = optimiser.gradient
 
-    def learn(self, name: str, members: Mapping[str, MemberValue], count: int) -> None:
-        """Launches a kernel that sums the gradient of ``count`` rows in parts, and the kernel that adds the parts."""
-        parts = max(1, min(_MAX_PARTS, -(-count // TILE)))
-        self.kernels[name].launch(parts * TILE, parts=parts, **members)
-        self.kernels["reduce"].launch(self._count, parts=parts)
+    def learn(self, name: str, members: Mapping[str, MemberValue], rows: int) -> None:
+        """Launches a kernel that sums the gradient of ``rows`` rows in parts, and the kernel that adds the parts."""
+        if rows == 0:
+            self._gradient.zero_()
+            return
+        parts = min(_MAX_PARTS, -(-rows // TILE))
+        self.kernels[name].launch(rows, parts=parts, **members)
+        self.kernels["reduce"].launch(-(-len(self._gradient) // TILE), parts=parts)
 
 
 @final
@@ -277,6 +285,10 @@ class CpuPolicyNetworks(PolicyNetworks):
         name, calls = f"{layout.spec.id}-act_and_step", {"act_and_step": call.ctype()}
         return Program(name=name, source=joined(parts), calls=calls, flush_denormals=True, weight=self._cpu.weight)
 
+    def begin_acting(self) -> None:
+        """Starts to compile the kernel of ``act``, for runs that do not act and step in one launch."""
+        self._acting()
+
     def act_with(self, call: Any, request: ActRequest) -> None:
         """Sets the members of ``call``, a ``SampleCall``, for a kernel that acts and steps; launches nothing."""
         for name, value in (self._cpu.inputs | request.members | {"values": request.values}).items():
@@ -291,8 +303,8 @@ class CpuPolicyNetworks(PolicyNetworks):
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         count = minibatch.count
         if count not in self._scratch:
-            values, grad_values, *sums = totals.new_empty(2 + TOTALS, count)
-            self._scratch[count] = {"values": values, "grad_values": grad_values, "sums": torch.stack(sums)}
+            memory = totals.new_empty(2 + TOTALS, count)
+            self._scratch[count] = {"values": memory[0], "grad_values": memory[1], "sums": memory[2:]}
         scratch, mask = self._scratch[count], mask_bytes(minibatch.samples.action_mask)
         self._cpu.learn("update", {**minibatch.members, **scratch, "action_mask": mask}, count)
         if (log_std := self._module.log_std) is not None:

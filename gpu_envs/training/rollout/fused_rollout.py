@@ -1,4 +1,4 @@
-"""A rollout of a full horizon in one launch, for a small on-policy network in a single-agent environment on a GPU."""
+"""A rollout of a full horizon in one launch, for one on-policy network in a single-agent environment."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, final
@@ -32,16 +32,19 @@ class FusedRollout:
         params: Mapping[str, object],
     ) -> "FusedRollout | None":
         """Return the fused rollout for policies and environment parameters; None if there is no kernel for them."""
-        if players or len(learners) > 1 or not supports_act_and_step(horizon_env.env.simulation.layout, params):
-            return None
-        (learner,) = learners.values()
+        learner = next(iter(learners.values()))
+        alone = len(learners) == 1 and not players and horizon_env.roles[0].frames == 1
         if (
-            horizon_env.roles[0].frames > 1
-            or not isinstance(learner, OnPolicyLearner)
-            or not isinstance(learner.networks, SmallNetworks | CpuPolicyNetworks)
+            alone
+            and isinstance(learner, OnPolicyLearner)
+            and isinstance(learner.networks, SmallNetworks | CpuPolicyNetworks)
+            and supports_act_and_step(horizon_env.env.simulation.layout, params)
         ):
-            return None
-        return cls(horizon_env, learner, learner.networks)
+            return cls(horizon_env, learner, learner.networks)
+        for learner in learners.values():
+            if isinstance(learner.networks, CpuPolicyNetworks):
+                learner.networks.begin_acting()
+        return None
 
     def __init__(
         self, horizon_env: HorizonEnv, learner: OnPolicyLearner, networks: SmallNetworks | CpuPolicyNetworks

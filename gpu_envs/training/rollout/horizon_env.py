@@ -196,7 +196,7 @@ _WRITTEN = tuple(field.name for field in dataclasses.fields(Step) if field.name 
 
 def make_env(spec: str | Spec, config: Run, num_envs: int, device: str, autoreset_mode: str, **options: Any) -> Any:
     """Make the environment of a run, with torch tensors."""
-    threads = config.threads if device == "cpu" else None
+    threads = config.kernel_threads if device == "cpu" else None
     fixed: dict[str, Any] = {"device": device, "threads": threads, "output": "torch", "autoreset_mode": autoreset_mode}
     return gpu_envs.make(spec, num_envs, **fixed, **options, **config.params)
 

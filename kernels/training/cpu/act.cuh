@@ -7,13 +7,14 @@
 template <bool LEARNS> struct PolicyMemory : Memory<LEARNS> {
     ScratchMemory scratch;
 
-    FN explicit PolicyMemory(const float* flat)
+    // With the weights of the nets from `first_net` on.
+    FN explicit PolicyMemory(const float* flat, int first_net = 0)
         : Memory<LEARNS>(nullptr), scratch(Memory<LEARNS>::bytes()) {
         static_cast<Memory<LEARNS>&>(*this) = Memory<LEARNS>(reinterpret_cast<float*>(scratch.at));
-        this->load_weights(flat);
+        this->load_weights(flat, first_net);
     }
     FN float value(int k) const {
-        return this->outputs[VALUE_NET][LAYERS - 1][k * padded(outputs_of(VALUE_NET, LAYERS - 1)) + VALUE_COLUMN];
+        return this->activations[VALUE_NET][LAYERS - 1][k * padded(outputs_of(VALUE_NET, LAYERS - 1)) + VALUE_COLUMN];
     }
     // Transposes the parameters of the distributions to lines.
     FN void load_lines(const float* flat) {
@@ -21,7 +22,7 @@ template <bool LEARNS> struct PolicyMemory : Memory<LEARNS> {
         for (int j = 0; j < PARAMETERS; ++j) {
             const float log_std = j < MEANS ? 0.0f : clip(flat[LOG_STD + j - MEANS], LOG_STD_LOW, LOG_STD_HIGH);
             for (int k = 0; k < LANES; ++k) {
-                this->lines[j * LANES + k] = j < MEANS ? this->outputs[0][LAYERS - 1][k * row + j] : log_std;
+                this->lines[j * LANES + k] = j < MEANS ? this->activations[0][LAYERS - 1][k * row + j] : log_std;
             }
         }
     }
@@ -30,9 +31,9 @@ template <bool LEARNS> struct PolicyMemory : Memory<LEARNS> {
 // Writes actions and log-probabilities of a tile, and values if asked for.
 template <class Env> FN void act_on_tile(PolicyMemory<false>& memory, const SampleCall& call, const Env& env) {
     memory.load_observations(call, env.lanes, [&](int k) { return k < env.lanes ? env.index(k) : Index(-1); });
-    memory.run(call.flat, 0);
+    memory.forward(call.flat, 0);
     if (call.values != nullptr) {
-        if (VALUE_NET > 0) memory.run(call.flat, VALUE_NET);
+        if (VALUE_NET > 0) memory.forward(call.flat, VALUE_NET);
         for (int k = 0; k < env.lanes; ++k) call.values[env.index(k)] = memory.value(k);
     }
     memory.load_lines(call.flat);

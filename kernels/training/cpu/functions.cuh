@@ -4,24 +4,22 @@ KERNEL(kernel_outputs, OutputsCall) {
     PolicyMemory<false> memory(call.flat);
     FOR_EACH_ENV(env, call.rows) {
         memory.load_observations(call, env.lanes, [&](int k) { return k < env.lanes ? env.index(k) : Index(-1); });
-        memory.run(call.flat, 0);
+        memory.forward(call.flat, 0);
         for (int k = 0; k < env.lanes; ++k) {
-            const float* const row = memory.outputs[0][LAYERS - 1] + k * padded(MEANS);
+            const float* const row = memory.activations[0][LAYERS - 1] + k * padded(MEANS);
             for (int j = 0; j < MEANS; ++j) call.outputs[env.index(k) * MEANS + j] = row[j];
         }
     }
 }
 
-// Writes partial sums of the gradient, a part for each tile of the launch.
+// Writes partial sums of the gradient.
 KERNEL(kernel_backward, BackwardCall) {
     PolicyMemory<true> memory(call.flat);
-    FOR_EACH_ENV(part, call.parts * LANES) {
-        learn_part(call, part.index(0) / LANES, [&](const RangeTile& env, float* gradient) {
-            memory.load_observations(call, env.lanes, [&](int k) { return k < env.lanes ? env.index(k) : Index(-1); });
-            memory.run(call.flat, 0);
-            memory.learn(call.flat, gradient, 0, [&](int k, int j) {
-                return k < env.lanes ? call.grad_outputs[env.index(k) * MEANS + j] : 0.0f;
-            });
+    sum_parts(call, range_first, range_end, [&](const RangeTile& env, float* gradient) {
+        memory.load_observations(call, env.lanes, [&](int k) { return k < env.lanes ? env.index(k) : Index(-1); });
+        memory.forward(call.flat, 0);
+        memory.add_gradient(call.flat, gradient, 0, [&](int k, int j) {
+            return k < env.lanes ? call.grad_outputs[env.index(k) * MEANS + j] : 0.0f;
         });
-    }
+    });
 }

@@ -12,7 +12,7 @@ FN constexpr int padded(int columns) { return (columns + VECTOR - 1) / VECTOR * 
 FN constexpr int inputs_of(int l) { return l == 0 ? INPUTS : width_of(l - 1); }
 
 constexpr bool NORMALISES = gains_at(0, 0) >= 0;
-constexpr bool KEEPS_INPUTS = SLOPE_OF_INPUT || NORMALISES;  // of activations, or normalised sums, for the backward pass
+constexpr bool KEPT       = SLOPE_OF_INPUT || NORMALISES;  // whether the backward pass needs pre_activations
 
 // One factor of a product: element (r, k) is at[r * row + k * step].
 struct Left { const float* at; Index row, step; };
@@ -76,15 +76,16 @@ NOINLINE void multiply(float* to, Index to_row, Left left, const float* right, I
         multiply_columns<ADD, 1>(to + c, to_row, left, right + c, right_row, rows, depth, biases ? biases + c : nullptr);
     }
 }
+
 // Numbers of a thread: weights in padded rows, and the rows of a tile.
 template <bool LEARNS> struct Memory {
-    float* forward[NETS][LAYERS];   // [inputs, outputs]
-    float* backward[NETS][LAYERS];  // [outputs, inputs]
+    float* weights_by_input[NETS][LAYERS];   // [inputs, outputs], for the forward pass
+    float* weights_by_output[NETS][LAYERS];  // [outputs, inputs], for the backward pass
     float* biases[NETS][LAYERS];
     float* observations;
-    float* outputs[NETS][LAYERS];  // of activations, and of the last layer
-    float* inputs[NETS][LAYERS];   // of activations, if KEEPS_INPUTS
-    float* inverse[NETS][LAYERS];  // inverse standard deviations of layer normalisation
+    float* activations[NETS][LAYERS];      // and the outputs of the last layer
+    float* pre_activations[NETS][LAYERS];  // if KEPT; with layer normalisation, the normalised sums
+    float* inverse_stds[NETS][LAYERS];     // of layer normalisation
     float* grads[2];
     float* lines;  // the policy's outputs, [PARAMETERS, LANES]
     int    rows;   // of the tile, rounded up: products take several at once
@@ -101,12 +102,12 @@ template <bool LEARNS> struct Memory {
         for (int net = 0; net < NETS; ++net) {
             for (int l = 0; l < LAYERS; ++l) {
                 const int in = inputs_of(l), out = outputs_of(net, l);
-                forward[net][l]  = take(in * padded(out));
-                backward[net][l] = LEARNS && l > 0 ? take(out * padded(in)) : nullptr;
+                weights_by_input[net][l]  = take(in * padded(out));
+                weights_by_output[net][l] = LEARNS && l > 0 ? take(out * padded(in)) : nullptr;
                 biases[net][l]   = take(out);
-                outputs[net][l]  = take(LANES * padded(out));
-                inputs[net][l]   = KEEPS_INPUTS && l < LAYERS - 1 ? take(LANES * padded(out)) : nullptr;
-                inverse[net][l]  = take(LANES);
+                activations[net][l]  = take(LANES * padded(out));
+                pre_activations[net][l]   = KEPT && l < LAYERS - 1 ? take(LANES * padded(out)) : nullptr;
+                inverse_stds[net][l]  = take(LANES);
                 widest           = maximum(widest, out);
             }
         }
@@ -116,17 +117,17 @@ template <bool LEARNS> struct Memory {
     }
     static Index bytes() { return Index(reinterpret_cast<u64>(Memory(nullptr).end)); }
 
-    FN void load_weights(const float* flat) {
-        for (int net = 0; net < NETS; ++net) {
+    FN void load_weights(const float* flat, int first_net) {
+        for (int net = first_net; net < NETS; ++net) {
             for (int l = 0; l < LAYERS; ++l) {
                 const int          in = inputs_of(l), out = outputs_of(net, l);
                 const float* const from = flat + weights_at(net, l);
                 for (int j = 0; j < padded(out); ++j) {
                     biases[net][l][j] = j < out ? flat[biases_at(net, l) + j] : 0.0f;
-                    for (int i = 0; i < in; ++i) forward[net][l][i * padded(out) + j] = j < out ? from[j * in + i] : 0.0f;
+                    for (int i = 0; i < in; ++i) weights_by_input[net][l][i * padded(out) + j] = j < out ? from[j * in + i] : 0.0f;
                 }
                 for (int j = 0; LEARNS && l > 0 && j < out; ++j) {
-                    for (int i = 0; i < padded(in); ++i) backward[net][l][j * padded(in) + i] = i < in ? from[j * in + i] : 0.0f;
+                    for (int i = 0; i < padded(in); ++i) weights_by_output[net][l][j * padded(in) + i] = i < in ? from[j * in + i] : 0.0f;
                 }
             }
         }
@@ -147,17 +148,17 @@ template <bool LEARNS> struct Memory {
             for (int i = count; i < padded(INPUTS); ++i) to[i] = 0;
         }
     }
-    FN const float* outputs_before(int net, int l) const { return l == 0 ? observations : outputs[net][l - 1]; }
+    FN const float* outputs_before(int net, int l) const { return l == 0 ? observations : activations[net][l - 1]; }
 
-    __attribute__((noinline)) void run(const float* flat, int net) {
+    __attribute__((noinline)) void forward(const float* flat, int net) {
         for (int l = 0; l < LAYERS; ++l) {
             const int    in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
-            float* const to = outputs[net][l];
-            multiply<false>(to, row, {outputs_before(net, l), padded(in), 1}, forward[net][l], row, rows, out, in,
+            float* const to = activations[net][l];
+            multiply<false>(to, row, {outputs_before(net, l), padded(in), 1}, weights_by_input[net][l], row, rows, out, in,
                             biases[net][l]);
             if (l == LAYERS - 1) return;
             if (NORMALISES) normalise(flat, net, l);
-            for (int i = 0; !NORMALISES && KEEPS_INPUTS && i < rows * row; ++i) inputs[net][l][i] = to[i];
+            for (int i = 0; !NORMALISES && KEPT && i < rows * row; ++i) pre_activations[net][l][i] = to[i];
             OMP_SIMD(omp simd) for (int i = 0; i < rows * row; ++i) to[i] = activation(to[i]);
         }
     }
@@ -166,13 +167,13 @@ template <bool LEARNS> struct Memory {
         const int          out = outputs_of(net, l);
         const float *const gains = flat + gains_at(net, l), *const shifts = flat + shifts_at(net, l);
         for (int k = 0; k < rows; ++k) {
-            float *const row = outputs[net][l] + k * padded(out), *const kept = inputs[net][l] + k * padded(out);
+            float *const row = activations[net][l] + k * padded(out), *const kept = pre_activations[net][l] + k * padded(out);
             float        mean = 0, square = 0;
             OMP_SIMD(omp simd reduction(+:mean)) for (int j = 0; j < out; ++j) mean += row[j];
             mean /= float(out);
             OMP_SIMD(omp simd reduction(+:square)) for (int j = 0; j < out; ++j) square += (row[j] - mean) * (row[j] - mean);
             const float scale  = 1.0f / square_root(square / float(out) + 1e-5f);
-            inverse[net][l][k] = scale;
+            inverse_stds[net][l][k] = scale;
             OMP_SIMD(omp simd) for (int j = 0; j < out; ++j) {
                 kept[j] = (row[j] - mean) * scale;
                 row[j]  = kept[j] * gains[j] + shifts[j];
@@ -181,8 +182,8 @@ template <bool LEARNS> struct Memory {
     }
     // Multiplies gradients by the slopes of the activations of layer l.
     FN void multiply_by_slopes(const float* flat, float* grads, int net, int l) {
-        const float* const y   = outputs[net][l];
-        const float* const x   = KEEPS_INPUTS ? inputs[net][l] : y;
+        const float* const y   = activations[net][l];
+        const float* const x   = KEPT ? pre_activations[net][l] : y;
         const int          out = outputs_of(net, l), row = padded(out);
         if (!(NORMALISES && SLOPE_OF_INPUT)) {
             OMP_SIMD(omp simd) for (int i = 0; i < rows * row; ++i) grads[i] *= slope(x[i], y[i]);
@@ -201,7 +202,7 @@ template <bool LEARNS> struct Memory {
         const float* const gains = flat + gains_at(net, l);
         float *const       grad_gains = gradient + gains_at(net, l), *const grad_shifts = gradient + shifts_at(net, l);
         for (int k = 0; k < rows; ++k) {
-            const float* const x = inputs[net][l] + k * padded(out);
+            const float* const x = pre_activations[net][l] + k * padded(out);
             float* const       grad = grads + k * padded(out);
             float              mean = 0, product = 0;
             OMP_SIMD(omp simd reduction(+:mean, product)) for (int j = 0; j < out; ++j) {
@@ -212,19 +213,19 @@ template <bool LEARNS> struct Memory {
             }
             mean /= float(out);
             product /= float(out);
-            const float scale = inverse[net][l][k];
+            const float scale = inverse_stds[net][l][k];
             OMP_SIMD(omp simd) for (int j = 0; j < out; ++j) grad[j] = scale * (grad[j] * gains[j] - mean - x[j] * product);
         }
     }
     // Adds the gradient of a net's weights to `gradient`; of_output(k, j) is the gradient of row k's output j.
-    template <class OfOutput> FN void learn(const float* flat, float* gradient, int net, OfOutput of_output) {
+    template <class OfOutput> FN void add_gradient(const float* flat, float* gradient, int net, OfOutput of_output) {
         const int outs = outputs_of(net, LAYERS - 1), row = padded(outs);
         for (int k = 0; k < rows; ++k) {
             for (int j = 0; j < row; ++j) grads[0][k * row + j] = j < outs ? of_output(k, j) : 0.0f;
         }
-        run_back(flat, gradient, net);
+        backward(flat, gradient, net);
     }
-    __attribute__((noinline)) void run_back(const float* flat, float* gradient, int net) {
+    __attribute__((noinline)) void backward(const float* flat, float* gradient, int net) {
         float *grad = grads[0], *next = grads[1];
         for (int l = LAYERS - 1; l >= 0; --l) {
             const int in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
@@ -238,7 +239,7 @@ template <bool LEARNS> struct Memory {
                 *bias = sum;
             }
             if (l == 0) return;
-            multiply<false>(next, padded(in), {grad, row, 1}, backward[net][l], padded(in), rows, in, out, nullptr);
+            multiply<false>(next, padded(in), {grad, row, 1}, weights_by_output[net][l], padded(in), rows, in, out, nullptr);
             multiply_by_slopes(flat, next, net, l - 1);
             float* const swapped = grad;
             grad = next;
@@ -249,13 +250,19 @@ template <bool LEARNS> struct Memory {
 
 constexpr Index STRIDE = COUNT + VECTOR;  // of partial sums: products write up to a vector beyond the weights
 
-// Sums a part of the gradient: learn(env, gradient) adds a tile of rows, for each `parts`-th tile.
-template <class Call, class Learn> FN void learn_part(const Call& call, Index part, Learn learn) {
-    float* const gradient = call.partials + part * STRIDE;
-    for (Index i = 0; i < STRIDE; ++i) gradient[i] = 0;
-    for (Index first = part * LANES; first < call.rows; first += call.parts * LANES) {
-        RangeTile env(first, minimum(first + LANES, call.rows));
-        env.more();
-        learn(env, gradient);
+// Writes the partial sums of the gradient that belong to a thread, whose rows are first_row to end_row: sum p belongs to
+// the thread of tile p tiles / parts. It is over each `parts`-th tile, of which learn(env, gradient) adds one.
+template <class Call, class Learn> FN void sum_parts(const Call& call, Index first_row, Index end_row, Learn learn) {
+    const Index tiles = (call.rows + LANES - 1) / LANES;
+    const Index start = (first_row / LANES * call.parts + tiles - 1) / tiles;
+    const Index end   = ((end_row + LANES - 1) / LANES * call.parts + tiles - 1) / tiles;
+    for (Index part = start; part < end; ++part) {
+        float* const gradient = call.partials + part * STRIDE;
+        for (Index i = 0; i < STRIDE; ++i) gradient[i] = 0;
+        for (Index tile = part; tile < tiles; tile += call.parts) {
+            RangeTile env(tile * LANES, minimum((tile + 1) * LANES, call.rows));
+            env.more();
+            learn(env, gradient);
+        }
     }
 }

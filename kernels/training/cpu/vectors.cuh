@@ -2,7 +2,8 @@
 
 static_assert(!ON_GPU);
 
-// Per vector: numbers; at once: vectors and columns in registers, as suit products of lines and of rows.
+// Numbers of a vector. For products of lines (perceptrons.cuh): vectors and columns that are kept in registers at once.
+// For products of rows (network.cuh): sums in registers, and vectors of columns that they are for.
 #if defined(__AVX512F__)
 constexpr int VECTOR = 16, VECTORS_AT_ONCE = 4, COLUMNS_AT_ONCE = 4, ACCUMULATORS = 16, WIDE = 4;
 #elif defined(__AVX__)
