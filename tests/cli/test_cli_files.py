@@ -321,5 +321,5 @@ def test_help_is_complete_and_fits_a_narrow_terminal(
 def test_help_calls_defaults_automatic_or_none(capsys: pytest.CaptureFixture[str]) -> None:
     """None means automatic for some settings and off for others."""
     text = " ".join(output_of(capsys, "train", "--help").split())
-    assert "otherwise one per core. (default: automatic)" in text
+    assert "if minibatches are small. (default: automatic)" in text
     assert "stops; none: no target. (default: none)" in text
