@@ -69,7 +69,7 @@ def test_the_page_plays(width: int, folder: Path, browser: Browser) -> None:
     titles = tab.run(f"{FRAMES}.map((it) => it.querySelector('h1').textContent)")
     assert titles == [
         "CartPole-v1: random actions",
-        "CartPole-v1: after 32,768 steps of training",
+        "CartPole-v1: after 21,504 steps of training",
         "TagContinuous-v0: random actions",
         "TagContinuous-v0: after 20,480 steps of training",
     ]
