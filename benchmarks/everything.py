@@ -114,7 +114,7 @@ PARTS = (
     Part(
         CPU,
         "training of CartPole",
-        ("training --device cpu --only solve shell batch_sizes throughput --seeds 5",),
+        ("training --device cpu --only solve shell batch_sizes throughput engines --seeds 5",),
         "jax stable-baselines3",
     ),
     Part(

@@ -14,6 +14,7 @@ from benchmarks.command import log
 from benchmarks.training import (
     callbacks,
     drawn,
+    engines,
     gpus,
     learning,
     off_policy,
@@ -34,6 +35,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "shell": solving.shell,
     "batch_sizes": solving.batch_sizes,
     "throughput": speed.throughput,
+    "engines": engines.engines,
     "sampler": speed.sampler,
     "acting": speed.acting,
     "presets": learning.presets,
@@ -57,7 +59,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
 }
 """The sections, by name."""
 
-ON_CPU = ("solve", "shell", "throughput", "updates")
+ON_CPU = ("solve", "shell", "throughput", "engines", "updates")
 """The sections that are measured on a CPU by default."""
 
 
