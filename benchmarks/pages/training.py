@@ -247,9 +247,25 @@ def planning(_page: Path) -> str:
     return table((f"on one {device('training_cuda', 'planning')}", "time, us", "mean return"), rows)
 
 
+def engines(_page: Path) -> str:
+    """Return the table of presets on a CPU, with kernels and with torch, and of PPO with SB3's settings."""
+    data, rows = dict(results("training_cpu", "engines")), []
+    equal = data.pop("sb3")
+    for name, entry in data.items():
+        kernels, torch = entry["kernels"], entry["torch"]
+        rates = (format_short(engine["steps_per_s"]) for engine in (kernels, torch))
+        rows.append((f"preset {name}", *rates, *(digits(engine["cpu_us"]) for engine in (kernels, torch)), ""))
+    ours = equal["ours"]
+    cells = (format_short(ours["steps_per_s"]), "", digits(ours["cpu_us"]), "", digits(equal["sb3"]["cpu_us"]))
+    rows.append(("PPO on CartPole with 8 replicas x 32 steps, 20 epochs of one minibatch", *cells))
+    head = ("", "steps/s", "in torch", "CPU time of a step, us", "in torch", "Stable-Baselines3")
+    return table(head, rows)
+
+
 GENERATORS: Mapping[str, Callable[[Path], str]] = {
     "training-cuda": training_cuda,
     "training-cpu": training_cpu,
+    "engines-cpu": engines,
     "training-tag": training_tag,
     "presets": presets,
     "tag-learning": tag_learning,
