@@ -24,8 +24,8 @@ MIN_STEPS_PER_THREAD = 8192
 MAX_THREADS = 1024
 """Maximum number of threads that share a launch: ``kMaxParts`` in ``threads.cpp``."""
 
-_QUARTER = 16
-"""Replicas of a quarter of a tile, to whose multiples launches of many steps are split among threads."""
+_MIN_SHARE = 16
+"""Replicas, a part of a tile: the smallest share of a thread in a launch of many steps with few replicas."""
 
 TILE = 64
 """Replicas of a single agent that a thread steps as a tile: ``LANES`` in ``cpu.cuh``. Teams have tiles of 1."""
@@ -68,7 +68,7 @@ class HostKernels(Kernels):
             def launch_steps(stream: int) -> None:
                 del stream
                 threads = self._threads_for(count * self._weight * getattr(call, steps))
-                share = _QUARTER * -(-count // (_QUARTER * threads))  # of a tile, if there are fewer tiles than threads
+                share = _MIN_SHARE * -(-count // (_MIN_SHARE * threads))
                 run(function, argument, replicas, min(tile, share), threads, flush)
 
             return launch_steps

@@ -108,9 +108,8 @@ def demo(argv: Sequence[str]) -> int:
     open_backend(device)  # raises if the device is unusable
     examples = []
     with tempfile.TemporaryDirectory(prefix="gpu-envs-demo-") as folder:
-        for env, preset in (
-            ((_CARTPOLE, "cpu"), (_TAG, "small")) if device == "cpu" else ((_CARTPOLE, "default"), (_TAG, "taggers"))
-        ):
+        presets = ("cpu", "small") if device == "cpu" else ("default", "taggers")
+        for env, preset in zip((_CARTPOLE, _TAG), presets, strict=True):
             echo(f"Training {env}")
             example = _train_example(env, preset, Path(folder) / env, device, args)
             if example.result.reason == "interrupted":

@@ -78,6 +78,8 @@ def test_the_fastest_engine_that_can_is_chosen() -> None:
         "hidden layers are (300,), not two of 32 or 64 (for small networks' kernels), and hidden layers are (300,), "
         "not one to 3 of 64, 128, 192, 256 (for wide networks' kernels)"
     )
+    wide_rows = case_of(PPO(), device="cpu", features=513)
+    assert choose(wide_rows)[1] == "observations have 513 features, more than 512"
     with pytest.raises(ValueError, match=r"fused is True, but hidden layers are .300,., and the kernels take up"):
         choose(case_of(PPO(), device="cpu", network=Network(fused=True, hidden=(300,))))
 

@@ -30,7 +30,7 @@ template <bool LEARNS> struct PolicyMemory : Memory<LEARNS> {
 
 // Writes actions and log-probabilities of a tile, and values if asked for.
 template <class Env> FN void act_on_tile(PolicyMemory<false>& memory, const SampleCall& call, const Env& env) {
-    memory.load_observations(call, env.lanes, [&](int k) { return k < env.lanes ? env.index(k) : Index(-1); });
+    memory.load_observations(call, env);
     memory.forward(call.flat, 0);
     if (call.values != nullptr) {
         if (VALUE_NET > 0) memory.forward(call.flat, VALUE_NET);

@@ -104,11 +104,11 @@ template <bool LEARNS> struct Memory {
                 const int in = inputs_of(l), out = outputs_of(net, l);
                 weights_by_input[net][l]  = take(in * padded(out));
                 weights_by_output[net][l] = LEARNS && l > 0 ? take(out * padded(in)) : nullptr;
-                biases[net][l]   = take(out);
-                activations[net][l]  = take(LANES * padded(out));
+                biases[net][l]            = take(out);
+                activations[net][l]       = take(LANES * padded(out));
                 pre_activations[net][l]   = KEPT && l < LAYERS - 1 ? take(LANES * padded(out)) : nullptr;
-                inverse_stds[net][l]  = take(LANES);
-                widest           = maximum(widest, out);
+                inverse_stds[net][l]      = take(LANES);
+                widest                    = maximum(widest, out);
             }
         }
         observations = take(LANES * padded(INPUTS));
@@ -147,6 +147,10 @@ template <bool LEARNS> struct Memory {
             }
             for (int i = count; i < padded(INPUTS); ++i) to[i] = 0;
         }
+    }
+    // Copies the observations of the rows of `env`.
+    template <class Call, class Env> FN void load_observations(const Call& call, const Env& env) {
+        load_observations(call, env.lanes, [&](int k) { return k < env.lanes ? env.index(k) : Index(-1); });
     }
     FN const float* outputs_before(int net, int l) const { return l == 0 ? observations : activations[net][l - 1]; }
 
@@ -250,8 +254,9 @@ template <bool LEARNS> struct Memory {
 
 constexpr Index STRIDE = COUNT + VECTOR;  // of partial sums: products write up to a vector beyond the weights
 
-// Writes the partial sums of the gradient that belong to a thread, whose rows are first_row to end_row: sum p belongs to
-// the thread of tile p tiles / parts. It is over each `parts`-th tile, of which learn(env, gradient) adds one.
+// Writes a thread's share of the `parts` partial sums of the gradient. The share follows from the thread's rows, first_row
+// to end_row - 1, so that each sum has one thread. Sum number `part` is over the tiles part, part + parts, part + 2 parts
+// and so on, whatever thread computes it; learn(env, gradient) adds a tile.
 template <class Call, class Learn> FN void sum_parts(const Call& call, Index first_row, Index end_row, Learn learn) {
     const Index tiles = (call.rows + LANES - 1) / LANES;
     const Index start = (first_row / LANES * call.parts + tiles - 1) / tiles;
