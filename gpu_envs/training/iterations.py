@@ -82,10 +82,10 @@ class Iterations:
         check_memory(plan)
         self.no_graphs_reason = no_graphs_reason(self.device, config.graphs)
         self.iteration, self.seconds = 0, 0.0
-        self._threads = config.torch_threads or torch.get_num_threads()
         with explain_out_of_memory(config, self.device):
             self._random = RandomState(config.seed, self.device, self.group.rank)
             self._build(modules, saved_players or {})
+        self._threads = self._torch_threads(torch.get_num_threads())
         self.phases: list[Callable[[], None]] = []
         self._reset_envs()
 
@@ -125,6 +125,15 @@ class Iterations:
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules.values()]
         self._schedules = DeviceSchedules(targets, config, device)
+
+    def _torch_threads(self, default: int) -> int:
+        """Return the number of torch's threads on a CPU, which is 1 if kernels compute all networks.
+
+        More threads of torch's would wait for the cores on which the kernels' threads wait for their next launch.
+        """
+        by_torch = any(learner.engine == "torch" for learner in self.learners.values())
+        by_torch |= any(player.networks is not None for player in self.players.values())
+        return self.config.torch_threads or default if by_torch else 1
 
     def roll_out(self) -> None:
         """Act and step for a horizon with this iteration's values of schedules, which fills the storage."""
@@ -310,6 +319,6 @@ class Iterations:
             self.horizon_env.load_params(state)
             self._reset_envs(when)
             self._random.load(RandomState(self.config.seed, self.device, self.group.rank, when).state())
-        self._threads = self.config.torch_threads or int(state["threads"])
+        self._threads = self._torch_threads(int(state["threads"]))
         self._schedules.clock.copy_(state["clock"])
         self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])

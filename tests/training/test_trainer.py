@@ -29,7 +29,7 @@ from dropout_policy import DropoutPolicy, seeded_dropout  # noqa: E402
 
 from gpu_envs.backend.background import available_threads  # noqa: E402
 from gpu_envs.errors import DivergedError  # noqa: E402
-from gpu_envs.training import Run, RunDirectory, Schedule, Trainer, evaluate, resume, train  # noqa: E402
+from gpu_envs.training import PPO, Run, RunDirectory, Schedule, Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.horizon import DeviceSchedules  # noqa: E402
 from gpu_envs.training.presets import PRESETS  # noqa: E402
 from gpu_envs.training.process import device as memory  # noqa: E402
@@ -331,6 +331,25 @@ def test_torch_gets_no_more_threads_than_there_are_cores() -> None:
     """Threads spin while they wait for each other: more threads than cores are very slow."""
     with torch_threads("cpu", 512):
         assert torch.get_num_threads() == available_threads()
+
+
+def test_torch_gets_a_thread_where_kernels_compute_all_networks() -> None:
+    """Two pools of threads that wait for the same cores halved the rate of large horizons."""
+    counts: list[int] = []
+
+    class Count:
+        def on_iteration(self, *_: Any) -> None:
+            counts.append(torch.get_num_threads())
+
+    steps, algorithm = 256 * 66, PPO(epochs=1, minibatches=1)
+    run = Run(env="CartPole-v1", num_envs=256, horizon=66, total_steps=2 * steps, algorithm=algorithm, device="cpu")
+    assert run.torch_threads is None  # torch would get all threads
+    torch.set_num_threads(2)  # the fixture restores it
+    for modules in (None, {"agent": seeded_dropout()["agent"]}):
+        trainer = Trainer(run, modules=modules, callbacks=[Count()])
+        trainer.run(progress=False)
+        assert set(counts) == ({2} if modules else {1})
+        counts.clear()
 
 
 def test_two_threads_train_one_after_the_other(device: str) -> None:
