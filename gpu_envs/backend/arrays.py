@@ -9,6 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
+from gpu_envs.backend.several import SeveralRuns, copies_of
+
 Array = Any
 """An array of NumPy, torch or CuPy."""
 
@@ -50,6 +52,8 @@ class Arrays(ABC):
     """Allocates, reads and writes the simulation's arrays in one library."""
 
     name: str
+    of_several_runs: bool = False
+    """Whether launches are for several runs, each of which has its own copies of the arrays."""
     device: Any
     """The device, as the ``device`` attribute of these arrays reports it."""
 
@@ -179,10 +183,10 @@ class TorchArrays(Arrays):
 
     name = "torch"
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, runs: SeveralRuns | None = None) -> None:
         import torch
 
-        self._torch = torch
+        self._torch, self._runs, self.of_several_runs = torch, runs, runs is not None
         self.device = torch.device(device)
         self._on_host = self.device.type == "cpu"
         # A private function, ten times faster than creating a Stream object; stream() works without it.
@@ -198,6 +202,20 @@ class TorchArrays(Arrays):
         return bool(array.is_contiguous())
 
     def checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
+        if self._runs is not None:
+            with self._torch._C.DisableTorchFunction():
+                return self._first_address(self._runs, name, array, shape, dtypes)
+        return self._checked_address(name, array, shape, dtypes)
+
+    def _first_address(
+        self, runs: SeveralRuns, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]
+    ) -> int:
+        """The address of the first run's array, if ``torch.vmap`` has one for each run."""
+        copies = copies_of(array)
+        self._checked_address(name, array if copies is None else copies[0], shape, dtypes)
+        return runs.first_address(array)
+
+    def _checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
         if (  # runs at every launch, so it calls no helper methods
             array is not None
             and array.dtype in dtypes

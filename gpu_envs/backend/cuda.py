@@ -15,6 +15,7 @@ from gpu_envs.backend.cupy import import_cupy, on_device
 from gpu_envs.backend.messages import check_device_functions, compile_error
 from gpu_envs.backend.nvrtc import machine_code, start_compiling
 from gpu_envs.backend.program import Device, Program
+from gpu_envs.backend.several import SeveralRuns, current_runs
 from gpu_envs.errors import CompileError
 
 THREADS_PER_BLOCK = 128
@@ -55,21 +56,25 @@ def supports_early_launch(index: int) -> bool:
 class CudaKernels(Kernels):
     """The kernels of a CUDA module on one device."""
 
-    def __init__(self, functions: dict[str, Any], device: int, program: Program, block: int) -> None:
+    def __init__(
+        self, functions: dict[str, Any], device: int, program: Program, block: int, runs: SeveralRuns | None = None
+    ) -> None:
         """Stores the ``RawKernel`` objects; ``device`` must be the current device."""
         self._functions = functions
         self._handles = {name: function.kernel.ptr for name, function in functions.items()}
         self._max_threads = {name: function.max_threads_per_block for name, function in functions.items()}
-        self._device, self._program, self._block = device, program, block
+        self._device, self._program, self._block, self._runs = device, program, block, runs
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
         """Prepares launches whose threads cover all replicas; one launch per phase if the grid is phased."""
         grid = self._program.grid
         attribute = None
-        if grid is not None and grid.cooperative:
+        if grid is not None and grid.cooperative and self._runs is None:
             attribute = driver.COOPERATIVE
         elif (grid is None or grid.early) and supports_early_launch(self._device):
             attribute = driver.EARLY
+        if self._runs is not None:
+            return self._on_device(self._launch_several(self._runs, kernel, call, count, attribute))
         run = driver.launcher(self._handles[kernel], call, self._shape(kernel, count), attribute)
         return self._on_device(run if grid is None or not grid.phased else self._in_phases(run, call))
 
@@ -89,6 +94,25 @@ class CudaKernels(Kernels):
         shared_limit = DEFAULT_SHARED_BYTES // max(1, staging)
         threads = max(32, min(self._block, self._max_threads[kernel], shared_limit) // 32 * 32)
         return -(-count // threads), threads, staging * threads
+
+    def _launch_several(
+        self, runs: SeveralRuns, kernel: str, call: ctypes.Structure, count: int, attribute: int | None
+    ) -> Launch:
+        """Returns a launch of a grid with a row of blocks for each run."""
+        calls, shape = _CallsOfRuns(), self._shape(kernel, count)
+        launches = {
+            number: driver.launcher(self._handles[kernel], calls, shape, attribute, number) for number in {1, runs.all}
+        }
+        memory = _calls_in_memory(runs)
+
+        def launch(stream: int) -> None:
+            calls.calls, calls.active = (
+                memory.address_of(runs.calls(call), stream),
+                runs.flags + (runs.count == 1) * runs.all,
+            )
+            launches[runs.count](stream)
+
+        return launch
 
     def _in_phases(self, run: Launch, call: Any) -> Launch:
         """Returns a launch of ``run`` per phase; a first launch here, with phase -1, reads the number of phases."""
@@ -122,6 +146,65 @@ class CudaKernels(Kernels):
                 _thread_state.has_context = True
 
         return launch_on_device
+
+
+class _CallsOfRuns(ctypes.Structure):
+    """``CallsOfRuns`` of ``gpu.cuh``."""
+
+    _fields_ = (("calls", ctypes.c_void_p), ("active", ctypes.c_void_p))
+
+
+@functools.lru_cache(4)
+def _calls_in_memory(runs: SeveralRuns) -> "_CallsInMemory":
+    del runs  # the key
+    return _CallsInMemory()
+
+
+@final
+class _CallsInMemory:
+    """The argument structs of several runs in the memory of the current device."""
+
+    def __init__(self) -> None:
+        self._cupy = import_cupy()
+        self._stream = self._cupy.cuda.Stream(non_blocking=True)  # may copy while a graph is captured
+        self._pinned = self._cupy.cuda.alloc_pinned_memory(_MAX_STRUCTS)
+        self._blocks: list[Any] = []
+        self._free, self._captured = 0, False
+        self._addresses: dict[bytes, int] = {}
+
+    def address_of(self, structs: np.ndarray, stream: int) -> int:
+        """Returns the address of equal structs in the GPU's memory; copies them there if there are none."""
+        key = structs.tobytes()
+        if (address := self._addresses.get(key)) is not None:
+            return address
+        size, runtime = structs.nbytes, self._cupy.cuda.runtime
+        self._captured |= bool(runtime.streamIsCapturing(stream))
+        if size > _MAX_STRUCTS:
+            raise ValueError(f"the arguments of a launch for {len(structs):,} runs take {size:,} bytes: train fewer")
+        if self._free < size:
+            self._make_room(size, stream)
+        address = int(self._blocks[-1].data.ptr + self._blocks[-1].nbytes - self._free)
+        self._free -= -(-size // _CALL_ALIGNMENT) * _CALL_ALIGNMENT
+        np.frombuffer(self._pinned, np.uint8, size)[:] = structs.reshape(-1)
+        runtime.memcpyAsync(address, self._pinned.ptr, size, runtime.memcpyHostToDevice, self._stream.ptr)
+        self._stream.synchronize()
+        self._addresses[key] = address
+        return address
+
+    def _make_room(self, size: int, stream: int) -> None:
+        """Allocates a block, or uses the last one again, if no graph has its addresses and it is large enough."""
+        enough = max(_CALL_BYTES, _LAUNCHES_OF_BLOCK * size)
+        if self._captured or not self._blocks or self._blocks[-1].nbytes < enough:
+            self._blocks.append(self._cupy.empty(enough, self._cupy.uint8))
+        else:
+            self._cupy.cuda.runtime.streamSynchronize(stream)  # earlier launches have read it
+            self._addresses.clear()
+        self._free = int(self._blocks[-1].nbytes)
+
+
+_CALL_BYTES, _CALL_ALIGNMENT, _MAX_STRUCTS, _LAUNCHES_OF_BLOCK = 2**26, 256, 2**23, 1024
+"""For the structs of launches, in bytes: minimum size of a block of memory, alignment, and maximum of a launch; and the
+number of launches whose structs a block has room for."""
 
 
 class _ThreadState(threading.local):
@@ -158,6 +241,7 @@ class CudaBackend(Backend):
             raise ValueError(f"block_size is {block_size!r}; give a multiple of 32 from 32 to 1024, or None")
         runtime = import_cupy().cuda.runtime
         self.index, self.device, self._block = index, f"cuda:{index}", block_size or THREADS_PER_BLOCK
+        self._runs = current_runs()
         self.traits = Device(
             on_gpu=True,
             processors=int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, index)),
@@ -168,7 +252,9 @@ class CudaBackend(Backend):
     def arrays(self, library: str) -> Arrays:
         """Device memory as torch tensors or CuPy arrays; for ``numpy`` CuPy arrays that one transfer reads."""
         return (
-            TorchArrays(self.device) if library == "torch" else CupyArrays(self.index, read_at_once=library == "numpy")
+            TorchArrays(self.device, self._runs)
+            if library == "torch"
+            else CupyArrays(self.index, read_at_once=library == "numpy")
         )
 
     def load(self, program: Program) -> Kernels:
@@ -176,17 +262,20 @@ class CudaBackend(Backend):
         check_device_functions(program, "NVRTC")
         with on_device(self.index):
             try:
-                module = loaded_module(program.source, program.name, self.index)
+                module = loaded_module(self._source(program), program.name, self.index)
             except CompileError as error:
                 raise compile_error(program, error.output, "NVRTC") from None
             functions = {kernel: module.get_function(f"kernel_{kernel}") for kernel in program.calls}
             if program.grid is not None and program.grid.shared_bytes > DEFAULT_SHARED_BYTES:
                 for function in functions.values():
                     function.max_dynamic_shared_size_bytes = program.grid.shared_bytes
-            return CudaKernels(functions, self.index, program, self._block)
+            return CudaKernels(functions, self.index, program, self._block, self._runs)
 
     def start_compiling(self, program: Program) -> None:
-        start_compiling(program.source, program.name, architecture_of(_capability(self.index)))
+        start_compiling(self._source(program), program.name, architecture_of(_capability(self.index)))
+
+    def _source(self, program: Program) -> str:
+        return program.source if self._runs is None else f"#define SEVERAL_RUNS\n{program.source}"
 
     def memory(self) -> int:
         with on_device(self.index):

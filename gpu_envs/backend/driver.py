@@ -46,7 +46,9 @@ def device_count() -> int:
     return count.value if counted else 0
 
 
-def launcher(handle: int, struct: ctypes.Structure, shape: tuple[int, int, int], attribute: int | None) -> Launch:
+def launcher(
+    handle: int, struct: ctypes.Structure, shape: tuple[int, int, int], attribute: int | None, runs: int = 1
+) -> Launch:
     """Returns a launch of a kernel that takes one struct by value, for any stream of the current context.
 
     Each launch reads the struct's current values. A launch through ``cupy.RawKernel`` converts its arguments each time
@@ -57,6 +59,7 @@ def launcher(handle: int, struct: ctypes.Structure, shape: tuple[int, int, int],
         struct: The kernel's argument.
         shape: The number of blocks, threads per block, and bytes of dynamic shared memory per block.
         attribute: ``COOPERATIVE``, ``EARLY``, or None.
+        runs: The height of the grid.
     """
     driver = library()
     assert driver is not None, "the kernel's handle comes from the driver"
@@ -70,7 +73,7 @@ def launcher(handle: int, struct: ctypes.Structure, shape: tuple[int, int, int],
     def launch_on_stream(stream: int, _keep: ctypes.Structure = struct) -> None:
         config = configs.get(stream)
         if config is None:
-            config = Config(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, attribute_array, len(attributes))
+            config = Config(blocks, runs, 1, threads, 1, 1, shared_bytes, stream, attribute_array, len(attributes))
             configs[stream] = config = ctypes.byref(config)
         status = launch(config, function, arguments, None)
         if status:

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
 from gpu_envs.backend.background import available_threads
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import compile_error
 from gpu_envs.backend.program import Device, Program
+from gpu_envs.backend.several import SeveralRuns, current_runs
 from gpu_envs.backend.toolchain import build, find_compiler, start_build
 from gpu_envs.errors import CompileError
 
@@ -41,7 +44,15 @@ def _pool() -> ctypes.CDLL:
 class HostKernels(Kernels):
     """The kernels of a shared library."""
 
-    def __init__(self, library: ctypes.CDLL, threads: int, flush: bool, weight: int = 1, tile: int = TILE) -> None:
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        threads: int,
+        flush: bool,
+        weight: int = 1,
+        tile: int = TILE,
+        runs: SeveralRuns | None = None,
+    ) -> None:
         """Stores the library and its launch settings.
 
         Args:
@@ -50,18 +61,24 @@ class HostKernels(Kernels):
             flush: Whether to flush denormals to zero.
             weight: The cost of a step, in steps of a single-agent environment.
             tile: Replicas per tile; each thread gets a multiple of it.
+            runs: Runs for which each launch runs the kernel; None: it runs once.
         """
         self._library, self._threads, self._flush = library, threads, int(flush)
-        self._weight, self._tile = weight, tile
+        self._weight, self._tile, self._runs = weight, tile, runs
         self._run = _pool().run
         self._run.restype = None
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_longlong,) * 2, *(ctypes.c_int,) * 2]
+        self._run_several = _pool().run_several
+        self._run_several.restype = None
+        self._run_several.argtypes = [*(ctypes.c_void_p,) * 2, *(ctypes.c_longlong,) * 3, *(ctypes.c_int,) * 2]
 
     def bind(self, kernel: str, call: ctypes.Structure, count: int) -> Launch:
         """Returns a launch of the kernel over ``count`` replicas; small batches run on the calling thread."""
         function = ctypes.cast(getattr(self._library, f"kernel_{kernel}"), ctypes.c_void_p)
         argument, replicas = ctypes.c_void_p(ctypes.addressof(call)), ctypes.c_longlong(count)
         flush, run, tile = self._flush, self._run, self._tile
+        if self._runs is not None:
+            return self._launch_several(self._runs, function, call, count)
 
         if steps := {"rollout": "steps", "act_and_step": "horizon"}.get(kernel):
 
@@ -79,6 +96,19 @@ class HostKernels(Kernels):
             run(function, argument, replicas, tile, threads, flush)
 
         return launch_on_threads
+
+    def _launch_several(self, runs: SeveralRuns, function: Any, call: ctypes.Structure, count: int) -> Launch:
+        """Returns a launch for several runs: a thread runs the kernel for one run after the other."""
+
+        def launch(stream: int) -> None:
+            del stream
+            structs = runs.calls(call)
+            if runs.count > 1:
+                structs = np.ascontiguousarray(structs[runs.active])
+            distance = ctypes.sizeof(call)
+            self._run_several(function, structs.ctypes.data, distance, len(structs), count, self._threads, self._flush)
+
+        return launch
 
     def function(self, kernel: str) -> Any:
         """The library's function; it takes the struct's address, the first replica and the one after the last."""
@@ -106,10 +136,11 @@ class HostBackend(Backend):
         self.threads = threads or min(available_threads(), MAX_THREADS)
         self._extra_flags = tuple(extra_flags)
         self._memory = 0
+        self._runs = current_runs()
 
     def arrays(self, library: str) -> Arrays:
         """Host memory as NumPy arrays or torch tensors."""
-        return TorchArrays("cpu") if library == "torch" else NumpyArrays()
+        return TorchArrays("cpu", self._runs) if library == "torch" else NumpyArrays()
 
     def load(self, program: Program) -> Kernels:
         try:
@@ -117,7 +148,7 @@ class HostBackend(Backend):
         except CompileError as error:
             raise compile_error(program, error.output, shlex.join(find_compiler())) from None
         tile = TILE if program.grid is None else 1
-        return HostKernels(library, self.threads, program.flush_denormals, program.weight, tile)
+        return HostKernels(library, self.threads, program.flush_denormals, program.weight, tile, self._runs)
 
     def start_compiling(self, program: Program) -> None:
         start_build(program.source, program.name, self._extra_flags)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, final
 from gpu_envs.backend.arrays import Array, Arrays
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.program import Program
+from gpu_envs.backend.several import PerRun
 from gpu_envs.backend.structs import Member
 
 MemberValue: TypeAlias = Array | int | float | None
@@ -32,7 +33,8 @@ class Kernel:
         """Starts with no values; launches run on the current stream of the arrays' library."""
         self._kernels, self._name, self._arrays = kernels, name, arrays
         self._members = program.structs[name].members
-        self._call = program.calls[name]()
+        self._call: Any = program.calls[name]()
+        self._call.per_run = {}
         self._filled: dict[str, MemberValue] = {}
         self._update()
 
@@ -114,6 +116,8 @@ class Kernel:
             setattr(call, name, None if value is None and nullable else address(name, value, shape, dtypes))
         for name in unchecked:
             setattr(call, name, values[name])
+            if isinstance(values[name], PerRun):
+                call.per_run[name] = values[name]
 
     def _argument_error(self, values: Mapping[str, MemberValue]) -> ValueError:
         required, given = (", ".join(sorted(names)) or "nothing" for names in (self._required, values))

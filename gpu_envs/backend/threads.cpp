@@ -78,9 +78,18 @@ struct Job {
     long long   count, tile;
     int         parts;
     bool        flush;
+    long long   runs     = 0;  // the number of structs at `call`, `distance` bytes apart; 0: the range is split instead
+    long long   distance = 0;
 
-    // Runs part `index` of the range, which is split at multiples of a tile.
+    // Runs part `index`: the kernel over part of the range, which is split at multiples of a tile, or for some runs.
     void run(int index) const {
+        if (runs > 0) {
+            const FlushDenormals guard(flush);
+            for (long long r = runs * index / parts; r < runs * (index + 1) / parts; ++r) {
+                kernel(static_cast<const char*>(call) + r * distance, 0, count);
+            }
+            return;
+        }
         const long long tiles = (count + tile - 1) / tile;
         const long long first = tiles * index / parts * tile;
         const long long end   = index + 1 == parts ? count : tiles * (index + 1) / parts * tile;
@@ -257,15 +266,25 @@ Pool* current_pool() {
 
 }  // namespace
 
-// Runs a kernel over `count` replicas, on up to `threads` threads, and returns when all are done.
-extern "C" __attribute__((visibility("default"))) void run(Kernel kernel, const void* call, long long count,
-                                                           long long tile, int threads, int flush) {
-    const Job serial{kernel, call, count, tile, 1, flush != 0};
+static void run_job(Job serial, int threads) {
     if (threads > 1) {
-        Job parallel   = serial;
-        parallel.parts = threads;
+        Job parallel     = serial;
+        parallel.parts   = threads;
         Pool* const pool = current_pool();
         if (pool != nullptr && pool->run(parallel)) return;
     }
     serial.run(0);
+}
+
+// Runs a kernel over `count` replicas, on up to `threads` threads, and returns when all are done.
+extern "C" __attribute__((visibility("default"))) void run(Kernel kernel, const void* call, long long count,
+                                                           long long tile, int threads, int flush) {
+    run_job({kernel, call, count, tile, 1, flush != 0}, threads);
+}
+
+// Runs a kernel over `count` replicas of each of `runs` runs, whose structs are `distance` bytes apart.
+extern "C" __attribute__((visibility("default"))) void run_several(Kernel kernel, const void* calls, long long distance,
+                                                                   long long runs, long long count, int threads,
+                                                                   int flush) {
+    run_job({kernel, calls, count, 1, 1, flush != 0, runs, distance}, threads < runs ? threads : static_cast<int>(runs));
 }

@@ -139,7 +139,8 @@ class ActionReader:
             kind = self._torch_kinds[actions.dtype]
         if not actions.is_contiguous():
             actions = actions.contiguous()
-        host = actions.detach().numpy() if self._device == "cpu" else None
+        read_on_host = self._device == "cpu" and not self._arrays.of_several_runs
+        host = actions.detach().numpy() if read_on_host else None
         return Actions(actions.data_ptr(), kind, actions, host)
 
     def _read_cupy(self, actions: Any, shape: tuple[int, ...]) -> Actions:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gpu_envs.training.networks import PolicyModule as PolicyModule
     from gpu_envs.training.policy import Network as Network
     from gpu_envs.training.policy import Policy as Policy
+    from gpu_envs.training.population import Population as Population
+    from gpu_envs.training.population import PopulationResult as PopulationResult
     from gpu_envs.training.record.reports import Report as Report
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
@@ -53,6 +55,7 @@ _MODULES = {
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),
+    "population": ("Population", "PopulationResult"),
     "record.reports": ("Report", "Result"),
     "record.run_directory": ("RunDirectory",),
     "rollout.evaluation": ("Acting", "TrainedPolicies"),

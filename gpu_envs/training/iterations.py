@@ -211,7 +211,11 @@ class Iterations:
         for learner in self.learners.values():
             learner.end_iteration()
         self.iteration += 1
-        self._reports.send(self.iteration, self._metrics)
+        self._reports.send(self.iteration, self._sent_metrics())
+
+    def _sent_metrics(self) -> torch.Tensor:
+        """Return the metrics that the host receives."""
+        return self._metrics
 
     def iterate(self, count: int) -> list[IterationReport]:
         """Run iterations without logging, stopping or saving; return their reports."""

@@ -142,7 +142,7 @@ def as_float(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     try:
-        return float(value)
+        return value if isinstance(value, float) else float(value)
     except OverflowError:
         return math.inf
 

@@ -7,6 +7,24 @@
 #define KERNEL(name, Call)  KERNEL_AS(name, Call, )
 // `threads` per block, and the minimum of `blocks` per multiprocessor, which limits a thread's registers.
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL_AS(name, Call, __launch_bounds__(threads, blocks))
+#ifdef SEVERAL_RUNS  // a launch of (blocks of a run, runs) blocks, for the calls of several runs
+template <class Call> struct CallsOfRuns {
+    const Call* calls;
+    const u8*   active;  // blocks of the other runs end at once
+};
+#define KERNEL_AS(name, Call, bounds)                                                 \
+    FN void name##_body(const Call& call);                                            \
+    extern "C" __global__ void bounds name(const __grid_constant__ CallsOfRuns<Call> runs) { \
+        wait_for_previous_launch();                                                   \
+        if (runs.active[blockIdx.y] == 0) return;                                     \
+        __shared__ u64 words[(sizeof(Call) + 7) / 8];                                 \
+        const u64* const from = reinterpret_cast<const u64*>(runs.calls + blockIdx.y); \
+        for (int j = int(threadIdx.x); j < int(sizeof(Call) / 8); j += int(blockDim.x)) words[j] = from[j]; \
+        __syncthreads();                                                              \
+        name##_body(*reinterpret_cast<const Call*>(words));                           \
+    }                                                                                 \
+    FN void name##_body(const Call& call)
+#else
 #define KERNEL_AS(name, Call, bounds)                                                 \
     FN void name##_body(const Call& call);                                            \
     extern "C" __global__ void bounds name(const __grid_constant__ Call call) {       \
@@ -14,6 +32,7 @@
         name##_body(call);                                                            \
     }                                                                                 \
     FN void name##_body(const Call& call)
+#endif
 #define FOR_EACH_ENV(env, count) if (const ThreadTile env(count); true)
 #define FOR_EACH_ENV_ALTERNATING(env, count, launch) if (const ThreadTile env(count, (launch) % 2 != 0); true)
 #define FOR_EACH_ENV_PER_WARP(env, count) if (const WarpTile env(count); true)

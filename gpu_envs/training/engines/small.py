@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.launcher import MemberValue
 from gpu_envs.backend.program import Program
+from gpu_envs.backend.several import current_runs
 from gpu_envs.codegen import SingleLayout
 from gpu_envs.training.algorithms import A2C, PPO
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE, PolicyGradient
@@ -114,6 +115,7 @@ class SmallNetworks(PolicyNetworks):
         self.network: Final = dataclasses.replace(network, groups=groups)
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
         self._columns: Final = network.parameters + len(SUMS)
+        self._blocks_cannot_wait: Final = current_runs() is not None
         self.optimiser: Adam = optimiser
         workers = max(map(max, self.network.block_splits(self._update_blocks)))
         critic, (low, high), flat = network.nets[1], LOG_STD_RANGE, optimiser.flat
@@ -161,8 +163,11 @@ class SmallNetworks(PolicyNetworks):
         self._run_update(minibatch, "reduce", totals=totals)
 
     def learn(self, minibatch: Minibatch, step: Step) -> None:
-        """Takes an optimiser step in the launch that sums over blocks, unless a collective sums gradients before it."""
-        if self.optimiser.sums_apart:
+        """Takes an optimiser step in the launch that sums over blocks, unless a collective sums gradients before it.
+
+        For several runs, not all blocks are resident, and they cannot wait for each other.
+        """
+        if self.optimiser.sums_apart or self._blocks_cannot_wait:
             super().learn(minibatch, step)
         else:
             self._run_update(minibatch, "step", **step.members)

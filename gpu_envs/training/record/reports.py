@@ -106,6 +106,7 @@ class ReportQueue:
         device: str,
         depth: int,
         episode_metrics: Sequence[str] = (),
+        runs: int | None = None,
     ) -> None:
         """Allocate host memory (pinned on a GPU) for metrics of ``depth`` pending iterations and the current one.
 
@@ -116,16 +117,23 @@ class ReportQueue:
             device: ``cpu`` or ``cuda:N``.
             depth: Number of iterations that may be pending before the host waits for the first.
             episode_metrics: Names of the environment's metrics.
+            runs: Number of runs whose metrics are sent together; None: one.
         """
+        self._arguments = roles, metric_names, horizon, device, depth, episode_metrics
         self._roles, self._metric_names, self._episode_metrics = tuple(roles), metric_names, tuple(episode_metrics)
         self._horizon, self._depth = horizon, depth
         self._rows = 3 * len(roles) + (len(episode_metrics) + 1 if episode_metrics else 0)
         self.size = self._rows * horizon + sum(map(len, metric_names.values())) + REQUESTS
         on_gpu = device != "cpu"
         event: Any = functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu else HostEvent
-        slots = [torch.empty(self.size, pin_memory=on_gpu) for _ in range(depth + 1)]
+        shape = (self.size,) if runs is None else (runs, self.size)
+        slots = [torch.empty(shape, pin_memory=on_gpu) for _ in range(depth + 1)]
         self._free = [(slot, [event() for _ in range(3)]) for slot in slots]
         self._queue: collections.deque[tuple[int, torch.Tensor, list[Any]]] = collections.deque()
+
+    def of_runs(self, count: int) -> "ReportQueue":
+        """Return a queue for the metrics of several runs, ``[runs, size]``."""
+        return ReportQueue(*self._arguments, runs=count)
 
     def next_events(self) -> list[Any]:
         """Return the events of the next iteration: start, end of rollout, and end, which ``send`` records."""
@@ -143,16 +151,20 @@ class ReportQueue:
 
         The host waits for these iterations, so that their number does not depend on timing.
         """
-        reports = []
+        return [self.to_report(*received) for received in self.receive_values(wait_for_all=wait_for_all)]
+
+    def receive_values(self, *, wait_for_all: bool = False) -> list[tuple[int, np.ndarray, float, float]]:
+        """Return, instead of reports, the arguments of ``to_report``; of several runs the values of all."""
+        received = []
         while self._queue and (wait_for_all or len(self._queue) >= self._depth):
             iteration, slot, events = self._queue.popleft()
             events[2].synchronize()
-            seconds = [float(start.elapsed_time(end)) / 1e3 for start, end in itertools.pairwise(events)]
-            reports.append(self._to_report(iteration, slot.numpy().copy(), *seconds))
+            rollout, update = (float(start.elapsed_time(end)) / 1e3 for start, end in itertools.pairwise(events))
+            received.append((iteration, slot.numpy().copy(), rollout, update))
             self._free.append((slot, events))
-        return reports
+        return received
 
-    def _to_report(self, iteration: int, values: np.ndarray, rollout: float, update: float) -> IterationReport:
+    def to_report(self, iteration: int, values: np.ndarray, rollout: float, update: float) -> IterationReport:
         """Split an iteration's flat metrics by role, learner and name; ``rollout`` and ``update`` are seconds."""
         end = self._rows * self._horizon
         steps, values = values[:end].reshape(-1, self._horizon).astype(np.float64), values[end:]

@@ -1,0 +1,165 @@
+"""A copy of a run's memory for each of several runs, on which torch and kernels work at once."""
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpu_envs.backend.several import SeveralRuns, launching_for
+
+_ALIGNMENT = 512
+"""Alignment of each array, in bytes, as torch's on a GPU."""
+
+
+def _mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return ``value`` with ``function`` applied to the tensors in its lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(function, item) for item in value)
+    if isinstance(value, Mapping):
+        return {name: _mapped(function, item) for name, item in value.items()}
+    return value
+
+
+@final
+class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Places the memory of each new tensor of a device one after the other; without memory, adds up the sizes."""
+
+    def __init__(self, device: torch.device, memory: Tensor | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.used = 0
+        self._device, self._memory, self._placed = device, memory, set[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        old: set[int] = set()
+
+        def note(tensor: Tensor) -> Tensor:
+            old.add(tensor.untyped_storage().data_ptr())
+            return tensor
+
+        if func is not torch.ops.aten.lift_fresh.default:
+            _mapped(note, [args, kwargs])
+        return _mapped(lambda tensor: self._place(tensor, old), result)
+
+    def _place(self, tensor: Tensor, old: set[int]) -> Tensor:
+        size, address = tensor.untyped_storage().nbytes(), tensor.untyped_storage().data_ptr()
+        if tensor.device != self._device or size == 0 or address in old:
+            return tensor
+        first = self.used
+        self.used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        if self._memory is None:
+            return tensor
+        memory = _tensor_at(self._memory.data_ptr() + first, size, self._device).view(tensor.dtype)
+        placed = memory.as_strided(tensor.shape, tensor.stride())
+        return placed.copy_(tensor)
+
+
+def _tensor_at(address: int, size: int, device: torch.device) -> Tensor:
+    """Return a tensor of ``size`` bytes with its own storage, at an address."""
+    if device.type == "cpu":
+        return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
+
+    class Memory:
+        __cuda_array_interface__: Final = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+    return torch.as_tensor(Memory(), device=device)
+
+
+@final
+class _Lifting(TorchFunctionMode):
+    """Lets torch's functions work on the copies of tensors instead of the first ones."""
+
+    def __init__(self, lift: Callable[[Tensor], Tensor], address: Callable[[Tensor], int]) -> None:
+        super().__init__()
+        self._lift, self._address = lift, address
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func is torch.Tensor.data_ptr:
+            with torch._C.DisableTorchFunction():
+                return self._address(args[0])
+        if func in _OF_THE_FIRST:
+            return func(*args, **(kwargs or {}))
+        lifted = _mapped(self._lift, kwargs or {})
+        out = lifted.pop("out", None)  # which torch.vmap does not support
+        result = func(*_mapped(self._lift, args), **lifted)
+        return result if out is None else out.copy_(result)
+
+
+_OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.untyped_storage}
+"""Functions of a tensor itself."""
+
+
+@final
+class RunCopies:
+    """The memory of several runs: copies of equal layout, whose tensors are those of the first run.
+
+    Attributes:
+        memory: ``[runs, bytes]`` on the device.
+        runs: The launches of kernels for all runs.
+    """
+
+    def __init__(self, count: int, device: str, make: Callable[[], Any]) -> None:
+        """Allocate ``count`` copies of the memory of a run that ``make`` makes."""
+        self._device = torch.device(device)
+        with _Placement(self._device, None) as sizes, launching_for(SeveralRuns(1, 0, 0)):
+            make()
+        self.memory: Final = torch.zeros(count, max(sizes.used, _ALIGNMENT), dtype=torch.uint8, device=device)
+        self.runs: Final = SeveralRuns(count, self.memory.data_ptr(), self.memory.shape[1])
+        self._flags = torch.ones(count + 1, dtype=torch.uint8, device=device)
+        self.runs.flags = self._flags.data_ptr()
+
+    def exclude(self, number: int) -> None:
+        """Leave a run out of later launches."""
+        self.runs.active[number] = False
+        self._flags[number] = 0
+
+    def make(self, number: int, make: Callable[[], Any]) -> Any:
+        """Return the run that ``make`` makes in the memory of run ``number``."""
+        with _Placement(self._device, self.memory[number]) as placement, launching_for(self.runs):
+            made = make()
+        if placement.used > self.memory.shape[1]:
+            raise RuntimeError("the runs of a population need memory of different sizes")
+        return made
+
+    @contextmanager
+    def of_all_runs(self) -> Iterator[None]:
+        """Context in which torch's functions and launches work on all runs, given the tensors of the first."""
+        functorch: Any = torch._C._functorch
+        self.runs.count = self.runs.all
+        level = functorch._vmap_increment_nesting(self.runs.all, "different")
+        try:
+            with _Lifting(lambda tensor: self._lift(tensor, level), self.runs.first_address), launching_for(self.runs):
+                yield
+        finally:
+            functorch._vmap_decrement_nesting()
+            self.runs.count = 1
+            self.runs.distances.clear()
+
+    def stacked(self, tensor: Tensor) -> Tensor:
+        """Return the copies of a tensor of the first run, ``[runs, ...]``."""
+        start = tensor.data_ptr() - self.memory.data_ptr()
+        if not 0 <= start < self.memory.shape[1]:
+            raise ValueError("the tensor does not belong to the first run")
+        size = tensor.element_size()
+        numbers = self.memory.view(tensor.dtype)
+        shape, strides = (len(self.memory), *tensor.shape), (numbers.shape[1], *tensor.stride())
+        return numbers.as_strided(shape, strides, start // size)
+
+    def _lift(self, tensor: Tensor, level: int) -> Tensor:
+        functorch: Any = torch._C._functorch
+        with torch._C.DisableTorchFunction():
+            if functorch.is_batchedtensor(tensor) or tensor.device != self._device:
+                return tensor
+            if not 0 <= tensor.data_ptr() - self.memory.data_ptr() < self.memory.shape[1]:
+                return tensor
+            lifted: Tensor = functorch._add_batch_dim(self.stacked(tensor), 0, level)
+            return lifted

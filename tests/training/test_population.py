@@ -1,0 +1,116 @@
+"""Populations: each run has the same results as alone."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from support.trainers import FIELD, FIELD_PARAMS, small_run
+
+from gpu_envs.training import Population, Run, Trainer
+from gpu_envs.training.population import PopulationResult
+
+SMALL_TAG = {"num_taggers": 2, "num_runners": 3}
+
+NUMBERS = {
+    "learning_rate": "log:1e-4:1e-2",
+    "gamma": [0.9, 0.99],
+    "gae_lambda": "uniform:0.5:1",
+    "entropy_weight": [0.0, 0.1],
+    "clip": [0.1, 0.3],
+    "value_clip": [0.1, 1.0],
+    "value_weight": [0.1, 0.9],
+    "max_grad_norm": [0.05, 10.0],
+    "target_kl": [0.001, 0.05],
+    "env.pole_mass": "uniform:0.05:0.4",
+}
+
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "seeds": ("CartPole-v1", {"stagger": True}, {}),
+    "numbers": ("CartPole-v1", {}, NUMBERS),
+    "distributions": ("CartPole-v1", {}, {"env.pole_mass": [f"uniform:0.05:{high}" for high in (0.1, 0.2, 0.4)]}),
+    "normalised": ("Pendulum-v1", {"normalise_observations": True, "normalise_rewards": True}, {"gamma": [0.9, 0.99]}),
+    "a2c": ("CartPole-v1", {"algorithm": "a2c", "gae_lambda": 0.9}, {"learning_rate": [1e-3, 1e-2]}),
+    "team": ("TagGridWorld-v0", {"normalise_observations": True}, {"learning_rate": [1e-3, 1e-2]}),
+    "against random": (
+        "TagContinuous-v0",
+        {"policies": {"runner": "random"}, "params": SMALL_TAG},
+        {"gamma": [0.9, 0.99]},
+    ),
+}
+CPU_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "pqn": ("CartPole-v1", {"algorithm": "pqn"}, {"epsilon": [0.1, 0.5], "gae_lambda": [0.5, 0.9]}),
+    "shared trunk": ("CartPole-v1", {"shared_trunk": True, "layer_norm": True}, {"gamma": [0.9, 0.99]}),
+    "masks": (FIELD, {"params": FIELD_PARAMS}, {"gamma": [0.9, 0.99]}),
+}
+
+
+def population_of(device: str, case: str, **settings: Any) -> Population:
+    env, own, vary = (CASES | CPU_CASES)[case]
+    common = {"num_envs": 8, "horizon": 16, "hidden": [32, 32], "total_steps": 8 * 16 * 6, "seed": 3, "run_dir": ""}
+    run = Run.from_flat({"env": env, "device": device, "threads": 1} | common | own | settings)
+    return Population(run, seeds=2, vary=vary, runs=3)
+
+
+def assert_as_alone(population: Population, result: PopulationResult, number: int) -> None:
+    alone, run = Trainer(population.runs[number]), population.trainer(number)
+    expected = alone.run(progress=False)
+    outcome = result.outcomes[number]
+    assert (outcome.reason, outcome.iterations) == (expected.reason, expected.iterations)
+    assert run.returns == expected.returns or np.isnan([*expected.returns.values()]).any()
+    for name, learner in alone.learners.items():
+        ours, theirs = (each.state(copy_buffers=False) for each in (run.learners[name], learner))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_run_is_the_run_alone(case: str, device: str) -> None:
+    population = population_of(device, case)
+    result = population.train(progress=False)
+    for number in (0, 3, len(population.runs) - 1):
+        assert_as_alone(population, result, min(number, len(population.runs) - 1))
+
+
+@pytest.mark.parametrize("case", CPU_CASES)
+def test_each_run_on_a_cpu_is_the_run_alone(case: str) -> None:
+    population = population_of("cpu", case)
+    result = population.train(progress=False)
+    assert_as_alone(population, result, len(population.runs) - 1)
+
+
+def test_runs_end_alone_at_their_target_and_when_they_diverge(device: str) -> None:
+    """The others go on as if they had trained alone."""
+    flat = small_run(device, num_envs=32, total_steps=32 * 16 * 40, target_return=30.0).flat()
+    run = Run.from_flat(flat | {"hidden": [32, 32], "max_grad_norm": None})
+    population = Population(run, vary={"learning_rate": [0.0, 3e-3, 1e-2, 1e30]}, search="grid")
+    result = population.train(progress=False)
+    reasons = [outcome.reason for outcome in result.outcomes]
+    assert reasons == ["total_steps", "target_return", "target_return", "diverged"]
+    assert result.outcomes[1].iterations < population.runs[0].iterations
+    for number in range(3):
+        assert_as_alone(population, result, number)
+    assert len(result.steps) == len(result.curves[0])
+
+
+def test_runs_of_different_shapes_train_in_groups(device: str) -> None:
+    run = dataclasses.replace(small_run(device, total_steps=8 * 16 * 2))
+    flat = Run.from_flat(run.flat() | {"hidden": [32, 32]})
+    population = Population(flat, seeds=2, vary={"hidden": [[32, 32], [64, 64]], "gamma": [0.9, 0.99]}, search="grid")
+    result = population.train(progress=False)
+    assert len(result.outcomes) == 8
+    assert_as_alone(population, result, 6)
+
+
+def test_a_trainer_of_a_run_continues_it(device: str) -> None:
+    population = population_of(device, "seeds", total_steps=8 * 16 * 3)
+    population.train(progress=False)
+    run = population.trainer(1)
+    alone = Trainer(population.runs[1])
+    alone.iterate(4)
+    run.iterate(1)
+    for name, learner in alone.learners.items():
+        torch.testing.assert_close(run.learners[name].state(), learner.state(), rtol=0, atol=0, equal_nan=True)
