@@ -186,8 +186,9 @@ class _CallsInMemory:
         address = int(self._blocks[-1].data.ptr + self._blocks[-1].nbytes - self._free)
         self._free -= -(-size // _CALL_ALIGNMENT) * _CALL_ALIGNMENT
         np.frombuffer(self._pinned, np.uint8, size)[:] = structs.reshape(-1)
-        runtime.memcpyAsync(address, self._pinned.ptr, size, runtime.memcpyHostToDevice, self._stream.ptr)
-        self._stream.synchronize()
+        with driver.relaxed_capture():
+            runtime.memcpyAsync(address, self._pinned.ptr, size, runtime.memcpyHostToDevice, self._stream.ptr)
+            self._stream.synchronize()
         self._addresses[key] = address
         return address
 

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from gpu_envs.backend.base import Launch
@@ -10,6 +11,10 @@ from gpu_envs.backend.cupy import import_cupy
 
 COOPERATIVE, EARLY = 2, 6
 """``CU_LAUNCH_ATTRIBUTE_COOPERATIVE`` and ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``."""
+
+
+_RELAXED = 2
+"""``CU_STREAM_CAPTURE_MODE_RELAXED``."""
 
 
 class Attribute(ctypes.Structure):
@@ -44,6 +49,18 @@ def device_count() -> int:
     driver, count = library(), ctypes.c_int(0)
     counted = driver is not None and driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
     return count.value if counted else 0
+
+
+@contextlib.contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Allow this thread calls for other streams while it captures a graph."""
+    driver, mode = library(), ctypes.c_int(_RELAXED)
+    assert driver is not None
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def launcher(

@@ -71,6 +71,14 @@ def make_learner(
     return learner
 
 
+def restart_learner(learner: Learner, run: Run) -> None:
+    """Let a learner with a default module start again, before the first iteration, with a run's seed and numbers."""
+    name, config = learner.policy_rows.name, run.for_policy(learner.policy_rows.name)
+    case = case_of(learner.policy_rows, config, "cpu")
+    learner.module.load_state_dict(_make_module(case, None, name, run).state_dict())
+    learner.restart(config.algorithm, run.seed)
+
+
 def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str) -> Case:
     """Return settings, spaces and device of a policy, for engines; ``config`` is a result of ``Run.for_policy``."""
     settings, spaces = (config.algorithm, config.network), (agents.head, agents.features)
@@ -156,12 +164,17 @@ class Player:
         self._actions = torch.zeros((rows, head.width), dtype=torch.float32 if box else torch.int32, device=device)
         self._log_probs = torch.zeros(rows, device=device)
         self._acted = torch.zeros((rows, head.width), device=device) if box else None
-        self.stream = torch.tensor([derived_seed(seed, "player", policy_rows.name), 0], device=device)
+        self.stream = torch.zeros(2, dtype=torch.int64, device=device)
+        self.restart(seed)
         if networks is None:
             self._ops = Ops(head, device, threads)
             self._uniform = torch.zeros((rows, head.parameters), device=device)
             self._low = torch.tensor(head.low, device=device)
             self._width = torch.tensor(head.high, device=device) - self._low
+
+    def restart(self, seed: int) -> None:
+        """Start again with another seed."""
+        self.stream.copy_(torch.tensor([derived_seed(seed, "player", self.policy_rows.name), 0]))
 
     def act(
         self,

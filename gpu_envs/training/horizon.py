@@ -1,7 +1,7 @@
 """Kernels that process a full horizon: advantages and their statistics, episode sums, permutations, schedules."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, final
 
 import torch
@@ -150,7 +150,7 @@ _PROGRAMS = {
                 "float",
                 *(("Index", name) for name in ("schedules", "points_each")),
                 ("const double*", "points", ("schedules", "points_each", 2)),
-                ("const u64*", "targets", ("schedules",)),
+                ("const i64*", "distances", ("schedules",)),
                 ("Index*", "clock", (1,)),
                 *(("Index", name) for name in ("begun", "steps", "last")),
             ),
@@ -347,16 +347,22 @@ class DeviceSchedules:
     def __init__(self, targets: Sequence[Target], config: Run, device: str) -> None:
         points = [Schedule.of(schedule).points for schedule, _ in targets]
         length = 1 + max(MAX_POINTS, *map(len, points))
-        padded = [_padded(row, length) for row in points]
         self._targets: Final = [target for _, target in targets]  # keeps the memory at the kernel's addresses alive
         self.clock: Final = torch.zeros(1, dtype=torch.int64, device=device)
         (kernel,) = _kernels("schedule", device)
         kernel.fill(begun=config.steps_at(0), steps=config.steps_per_update, last=config.iterations - 1)
-        table = torch.tensor(padded, dtype=torch.float64, device=device)
-        addresses = torch.tensor([target.data_ptr() for target in self._targets], device=device)
-        kernel.fill(schedules=len(points), points_each=length, clock=self.clock, points=table, targets=addresses)
-        self._table: Final = table
+        self._table: Final = torch.zeros(len(points), length, 2, dtype=torch.float64, device=device)
+        self.restart(schedule for schedule, _ in targets)
+        distances = torch.tensor([target.data_ptr() - self.clock.data_ptr() for target in self._targets], device=device)
+        kernel.fill(
+            schedules=len(points), points_each=length, points=self._table, clock=self.clock, distances=distances
+        )
         self._write: Final = CachedLaunch(kernel)
+
+    def restart(self, schedules: Iterable[Schedule | str | float]) -> None:
+        """Give all targets other schedules, of at most as many points as the longest that was given before."""
+        points = [_padded(Schedule.of(schedule).points, self._table.shape[1]) for schedule in schedules]
+        self._table.copy_(torch.tensor(points, dtype=torch.float64))
 
     def change(self, target: Tensor, schedule: Schedule) -> None:
         """Give a target another schedule, in stream order; ValueError if it has too many points."""

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from gpu_envs.backend import resolve_device
+from gpu_envs.engine.attributes import set_params_in_place
 from gpu_envs.errors import ActionError, DivergedError
 from gpu_envs.registry.catalog import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import OnPolicy
-from gpu_envs.training.assembly import Player, make_learner, make_player
+from gpu_envs.training.assembly import Player, make_learner, make_player, restart_learner
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
 from gpu_envs.training.memory_estimate import check_memory
@@ -134,6 +135,24 @@ class Iterations:
         by_torch = any(learner.engine == "torch" for learner in self.learners.values())
         by_torch |= any(player.networks is not None for player in self.players.values())
         return self.config.torch_threads or default if by_torch else 1
+
+    def restart(self, run: Run, params: Collection[str]) -> None:
+        """Start again, before the first iteration, as a run that differs in its seed and in numbers.
+
+        Args:
+            run: The run: its schedules and clip range, and parameters of the environment, are written to the device.
+            params: Names of the parameters that differ.
+        """
+        self.config = run
+        for learner in self.learners.values():
+            restart_learner(learner, run)
+        for player in self.players.values():
+            player.restart(run.seed)
+        self._schedules.restart(
+            schedule for learner in self.learners.values() for schedule, _ in learner.schedules.values()
+        )
+        set_params_in_place(self.horizon_env.env.simulation, {name: run.params[name] for name in params})
+        self._reset_envs()
 
     def roll_out(self) -> None:
         """Act and step for a horizon with this iteration's values of schedules, which fills the storage."""

@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -24,6 +24,7 @@ from gpu_envs.training.observations import RewardScale, Rows, Scale, max_magnitu
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import PolicyRows
+from gpu_envs.training.schedule import Schedule
 
 _KL_MARGIN = 1.5
 """Factor of ``target_kl`` above which an update stops."""
@@ -84,10 +85,17 @@ class Learner(ABC):
         self.policy_rows, self.module, self.networks = args.policy_rows, args.module, args.networks
         self.scale, self.horizon, self._limit, self._group = args.scale, args.horizon, args.limit, args.group
         self.engine = self.fallback_reason = ""
-        keys = [[derived_seed(args.seed, purpose, self.policy_rows.name), 0] for purpose in draws]
-        streams = torch.tensor(keys, device=args.case.device)
-        self.streams = dict(zip(draws, streams, strict=True))
-        self._counters, self._draws = streams[:, 1], torch.tensor([*draws.values()], device=args.case.device)
+        self._keys = torch.tensor(self._keys_of(args.seed, draws), device=args.case.device)
+        self.streams = dict(zip(draws, self._keys, strict=True))
+        self._counters, self._draws = self._keys[:, 1], torch.tensor([*draws.values()], device=args.case.device)
+
+    def _keys_of(self, seed: int, purposes: Iterable[str]) -> list[list[int]]:
+        return [[derived_seed(seed, purpose, self.policy_rows.name), 0] for purpose in purposes]
+
+    def restart(self, algorithm: Algorithm, seed: int) -> None:
+        """Start again, before the first iteration, with another seed, and with numbers that the device holds."""
+        self._keys.copy_(torch.tensor(self._keys_of(seed, self.streams)))
+        self.schedules = {name: (getattr(algorithm, name), target) for name, (_, target) in self.schedules.items()}
 
     def describe(self) -> dict[str, Any]:
         """Return the shapes of the weights, which must agree with a checkpoint's."""
@@ -258,6 +266,13 @@ class OnPolicyLearner(Learner):
         self.samples: tuple[Rows, Samples] | None = None
         max_kl = math.inf if kl_limit is None else _KL_MARGIN * kl_limit
         self._step = Step(self.rate, algorithm.max_grad_norm, norm, stop, max_kl, self.metrics[:TOTALS])
+
+    def restart(self, algorithm: Algorithm, seed: int) -> None:
+        super().restart(algorithm, seed)
+        if isinstance(algorithm, PolicyGradient):
+            self.scalars[3] = algorithm.clip_range or 0.0
+        if self.networks.epsilon is not None and isinstance(algorithm, PQN):
+            self.networks.epsilon.fill_(Schedule.of(algorithm.epsilon).at(0.0))  # as in assembly.py
 
     @property
     def optimisers(self) -> Sequence[Adam]:

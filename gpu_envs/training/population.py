@@ -62,16 +62,17 @@ class _Together(Iterations):
     copies: RunCopies | None = None
 
     @classmethod
-    def of(cls, runs: Sequence[Run], per_replica: Collection[str]) -> "_Together":
-        """Make runs that differ in their seeds and in numbers; ``per_replica``: the parameters that differ."""
+    def of(cls, runs: Sequence[Run], params: Collection[str]) -> "_Together":
+        """Make runs that differ in their seeds and in numbers; ``params``: the environment's parameters that differ."""
 
-        def make(run: Run) -> "_Together":
-            return cls(run, per_replica=per_replica)
+        def make() -> "_Together":
+            return cls(_with_all_numbers(runs), per_replica=params)
 
-        copies = RunCopies(len(runs), resolve_device(runs[0].device), lambda: make(runs[0]))
-        for number in range(1, len(runs)):
-            copies.make(number, lambda: make(runs[number]))  # noqa: B023 - called at once
-        first: _Together = copies.make(0, lambda: make(_with_all_numbers(runs)))
+        copies = RunCopies(len(runs), resolve_device(runs[0].device), make)
+        first: _Together = copies.make(make)
+        for number in reversed(range(len(runs))):
+            first.restart(runs[number], params)
+            copies.memory[number].copy_(copies.memory[0])
         first._join(copies, runs)
         return first
 
@@ -87,7 +88,8 @@ class _Together(Iterations):
         self._reports = self._reports.of_runs(len(runs))
         self.outcomes: list[Outcome | None] = [None] * len(runs)
         self._recent: collections.deque[np.ndarray] = collections.deque()
-        self._ended: dict[int, tuple[torch.Tensor, list[np.ndarray]]] = {}
+        self._ended: dict[int, list[np.ndarray]] = {}
+        self._memories: dict[int, torch.Tensor] = {}
         self._roles = [role.name for role in self.horizon_env.roles]
         self.points: list[tuple[int, np.ndarray]] = []
 
@@ -140,10 +142,10 @@ class _Together(Iterations):
                 bar.update(steps, steps / self.seconds, {"best": self._best()})
             self._receive(wait_for_all=True)
             reason = "interrupted" if self.iteration < config.iterations else "total_steps"
+            for number, memory in self._memories.items():
+                self.copies.memory[number].copy_(memory)
             for number in map(int, np.flatnonzero(active)):
                 self._end(number, reason)
-            for number, (memory, _) in self._ended.items():
-                self.copies.memory[number].copy_(memory)
         if self.device != "cpu":
             torch.cuda.synchronize(self.device)
         self.seconds = time.perf_counter() - started
@@ -210,17 +212,15 @@ class _Together(Iterations):
         """End a run: later launches leave it out, and its memory is kept as it is now."""
         assert self.copies is not None
         self.copies.exclude(number)
-        recent = [values[number] for values in self._recent]
-        history = self.history_of(number, recent)
-        returns = history.returns[history._target_role]
-        self.outcomes[number] = Outcome(reason, self.iteration, returns)
-        self._ended[number] = self.copies.memory[number].clone(), recent
+        self.outcomes[number] = Outcome(reason, self.iteration, float(self._means()[number]))
+        self._ended[number] = [values[number] for values in self._recent]
+        if any(self.copies.runs.active):  # iterations of the others change its memory, where torch computes
+            self._memories[number] = self.copies.memory[number].clone()
 
-    def history_of(self, number: int, recent: Sequence[np.ndarray] | None = None) -> History:
+    def history_of(self, number: int) -> History:
         """Return the episode statistics of a run, as of now or of its end."""
         run, metrics = self._runs[number], self.horizon_env.metrics
-        if recent is None:
-            recent = self._ended[number][1] if number in self._ended else [values[number] for values in self._recent]
+        recent = self._ended.get(number) or [values[number] for values in self._recent]
         history = History(run, self._roles, self.history._target_role, metrics)
         for values in recent:
             history.add(self._reports.to_report(0, values, 0.0, 0.0))

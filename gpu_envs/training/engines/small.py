@@ -176,5 +176,7 @@ class SmallNetworks(PolicyNetworks):
         """Launches ``update``, which writes blocks' partial sums, and ``last`` (reduce or step), which adds them."""
         actors, critics = self.network.workers(self._update_blocks, minibatch.count)
         self._kernels["update"].launch(actors + critics, **minibatch.members, actors=actors)
-        blocks = min(-(-self._columns // reduce_sizes()["columns"]), self._processors * REDUCE_BLOCKS)
+        sizes = reduce_sizes()
+        at_a_time = sizes["each" if last == "reduce" and max(actors, critics) <= sizes["few"] else "columns"]
+        blocks = min(-(-self._columns // at_a_time), self._processors * REDUCE_BLOCKS)
         self._kernels[last].launch(blocks, actors=actors, critics=critics, **values)

@@ -285,6 +285,15 @@ def _reduce_settings(processes: int) -> KernelSettings:
 
 @functools.cache
 def reduce_sizes() -> Mapping[str, int]:
-    """``bytes``: shared memory of a block that adds partial sums; ``columns``: its columns per iteration."""
-    sizes = {"bytes": "sizeof(StepMemory)", "columns": "StepMemory::TEAMS * WARP"}
+    """Sizes of blocks that add partial sums.
+
+    ``bytes`` of shared memory, and ``columns`` per iteration; with up to ``few`` rows, a block that only adds has
+    ``each`` columns per iteration.
+    """
+    sizes = {
+        "bytes": "sizeof(StepMemory)",
+        "columns": "StepMemory::TEAMS * WARP",
+        "few": "SLICES",
+        "each": "STEP_THREADS",
+    }
     return sizes_of(_REDUCE_PARTS, _reduce_settings(1), sizes)

@@ -110,11 +110,13 @@ class RunCopies:
     def __init__(self, count: int, device: str, make: Callable[[], Any]) -> None:
         """Allocate ``count`` copies of the memory of a run that ``make`` makes."""
         self._device = torch.device(device)
-        with _Placement(self._device, None) as sizes, launching_for(SeveralRuns(1, 0, 0)):
+        self._flags = torch.ones(count + 1, dtype=torch.uint8, device=device)
+        one = SeveralRuns(1, 0, 0)
+        one.flags = self._flags.data_ptr()
+        with _Placement(self._device, None) as sizes, launching_for(one):
             make()
         self.memory: Final = torch.zeros(count, max(sizes.used, _ALIGNMENT), dtype=torch.uint8, device=device)
         self.runs: Final = SeveralRuns(count, self.memory.data_ptr(), self.memory.shape[1])
-        self._flags = torch.ones(count + 1, dtype=torch.uint8, device=device)
         self.runs.flags = self._flags.data_ptr()
 
     def exclude(self, number: int) -> None:
@@ -122,9 +124,9 @@ class RunCopies:
         self.runs.active[number] = False
         self._flags[number] = 0
 
-    def make(self, number: int, make: Callable[[], Any]) -> Any:
-        """Return the run that ``make`` makes in the memory of run ``number``."""
-        with _Placement(self._device, self.memory[number]) as placement, launching_for(self.runs):
+    def make(self, make: Callable[[], Any]) -> Any:
+        """Return the first run, which ``make`` makes in its memory."""
+        with _Placement(self._device, self.memory[0]) as placement, launching_for(self.runs):
             made = make()
         if placement.used > self.memory.shape[1]:
             raise RuntimeError("the runs of a population need memory of different sizes")

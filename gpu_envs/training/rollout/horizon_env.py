@@ -273,10 +273,13 @@ class HorizonEnv:
     def reset(self, seed: int, *, stagger: int | None = None) -> None:
         """Reset all replicas and store their observations; a seed ``stagger`` cuts first episodes at random steps."""
         observations, infos = self.env.reset(seed=seed)
-        self.staggered = None
-        if stagger is not None:
+        if stagger is None:
+            self.staggered = None
+        else:
             observations = self.env.stagger(stagger)
-            self.staggered = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+            if self.staggered is None:
+                self.staggered = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+            self.staggered.fill_(True)
         rows, masks = self._tensors.observations(observations, restart=True), self._tensors.action_masks()
         for name, storage in self.storage.items():
             storage.set_initial(rows[name])

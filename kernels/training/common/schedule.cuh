@@ -20,7 +20,8 @@ KERNEL_OF_BLOCKS(kernel_schedule, ScheduleCall, THREADS, 1) {
         const double done =
             double(call.begun + update * call.steps) / double(call.begun + (call.last + 1) * call.steps);
         for (Index s = block + thread_rank(); s < call.schedules; s += STRIDE) {
-            *reinterpret_cast<float*>(call.targets[s]) = float(value_at(call.points + s * call.points_each * 2, done));
+            char* const target           = reinterpret_cast<char*>(call.clock) + call.distances[s];
+            *reinterpret_cast<float*>(target) = float(value_at(call.points + s * call.points_each * 2, done));
         }
         block_barrier();
         if (thread_rank() == 0) *call.clock += 1;

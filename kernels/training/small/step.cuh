@@ -16,11 +16,16 @@ struct StepMemory {
     Rates rates;
 };
 
+// The number of rows with partial sums of a column.
+template <class Call> FN int rows_of(const Call& call, int column) {
+    const bool critic = (call.critic <= column && column < call.critic_end) || column == call.value_loss;
+    return critic ? call.critics : call.actors;
+}
+
 // The sum of a column of the partial sums, over the rows of slice number `member`.
 template <class Call> FN float sum_slice(const Call& call, int column, int member) {
     const int     columns = int(call.parameters) + SUMS;
-    const bool    critic  = (call.critic <= column && column < call.critic_end) || column == call.value_loss;
-    const int     rows    = column < columns ? (critic ? call.critics : call.actors) : 0;
+    const int     rows    = column < columns ? rows_of(call, column) : 0;
     const float*  partial = call.partials + column;
     float         sum     = 0;
     for (int first = member; first < rows; first += ROWS_AT_ONCE * SLICES) {
@@ -36,6 +41,13 @@ template <class Call> FN float sum_slice(const Call& call, int column, int membe
     return sum;
 }
 
+// Log standard deviations are clipped; beyond a bound only gradients that lead back inside count.
+template <class Call> FN float without_outward_step(const Call& call, int column, float sum) {
+    if (column < call.log_std || column >= call.log_std + call.log_stds) return sum;
+    const float log_std = call.flat[column];
+    return (log_std < call.low && sum > 0) || (log_std > call.high && sum < 0) ? 0.0f : sum;
+}
+
 // Calls use(strip, column, sum) for each strip, with all threads of one warp of its team; sums of columns beyond the
 // last are 0. All threads of the block call it.
 template <class Call, class Use> FN void for_each_strip(const Call& call, StepMemory& memory, const Use& use) {
@@ -49,12 +61,7 @@ template <class Call, class Use> FN void for_each_strip(const Call& call, StepMe
             float sum = 0;
             UNROLL
             for (int slice = 0; slice < SLICES; ++slice) sum += memory.slices[team][slice][thread_rank() % WARP];
-            if (call.log_std <= column && column < call.log_std + call.log_stds) {
-                // Log standard deviations are clipped; beyond a bound only gradients that lead back inside count.
-                const float log_std = call.flat[column];
-                if ((log_std < call.low && sum > 0) || (log_std > call.high && sum < 0)) sum = 0;
-            }
-            use(strip, column, sum);
+            use(strip, column, without_outward_step(call, column, sum));
         }
         block_barrier();
     }
@@ -121,10 +128,25 @@ template <class Call> FN void step(const Call& call) {
     }
 }
 
-// Sums the blocks' partial sums of the gradient and the loss, in a fixed order, without a step.
+// Sums the blocks' partial sums of the gradient and the loss, in a fixed order, without a step. If a slice has at most a
+// row, a thread sums a column: the same additions, with no idle warps.
 template <class Call> FN void reduce(const Call& call) {
-    for_each_strip(call, StepMemory::of_block(), [&](int, int column, float sum) {
+    const auto write = [&](int column, float sum) {
         if (column < call.parameters) call.gradient[column] = sum;
         else if (column < call.parameters + SUMS) call.totals[column - call.parameters] = sum;
-    });
+    };
+    if (maximum(call.actors, call.critics) > SLICES) {
+        for_each_strip(call, StepMemory::of_block(), [&](int, int column, float sum) { write(column, sum); });
+        return;
+    }
+    const int columns = int(call.parameters) + SUMS;
+    for (int column = block_number() * STEP_THREADS + thread_rank(); column < columns; column += block_count() * STEP_THREADS) {
+        const int rows = rows_of(call, column);
+        float     loaded[SLICES], sum = 0;
+        UNROLL
+        for (int row = 0; row < SLICES; ++row) loaded[row] = row < rows ? call.partials[Index(row) * columns + column] : 0.0f;
+        UNROLL
+        for (int row = 0; row < SLICES; ++row) sum += loaded[row];
+        write(column, without_outward_step(call, column, sum));
+    }
 }
