@@ -27,6 +27,8 @@ COMMANDS: Mapping[str, Command] = {
     "demo": Command("train two environments and write a page with replays and speeds", "demo:demo"),
     "train": Command("train policies for an environment, or resume a run", "train:train", takes_trainer=True),
     "tune": Command("measure which number of replicas trains fastest", "train:tune", takes_trainer=True),
+    "sweep": Command("train many runs at once: seeds, and values of settings", "sweep:sweep"),
+    "extract": Command("make a run directory of a run of a sweep", "sweep:extract"),
     "eval": Command("evaluate the policies of a run", "train:evaluate", takes_trainer=True),
     "compare": Command("compare runs with several seeds: tables and curves", "compare:compare"),
     "new": Command("create the files of a new environment", "new:new"),

@@ -97,16 +97,16 @@ error."""
 def train(argv: Sequence[str], trainer: Any = None) -> int:
     """``gpu-envs train ID`` or ``gpu-envs train --resume RUN``: train or continue a run; return the exit code."""
     parser = _train_parser()
-    args, env = _parse(parser, argv)
+    args, env = parse_settings(parser, argv)
     parser.check_minimum(args, "max_restarts", 0)
     if launched() and args.max_restarts:
         parser.error("--max-restarts needs --gpus; give the option to the launcher of this process instead")
     if args.resume is not None:
         return _train_parser(None, {}).show_help() if args.help else _resume_run(parser, argv, args, env, trainer)
-    return _help(args, env, _train_parser) if args.help else _train_new_run(parser, argv, args, env, trainer)
+    return show_help(args, env, _train_parser) if args.help else _train_new_run(parser, argv, args, env, trainer)
 
 
-def _parse(parser: Parser, argv: Sequence[str]) -> tuple[Any, str | None]:
+def parse_settings(parser: Parser, argv: Sequence[str]) -> tuple[Any, str | None]:
     """Parse options, with the settings of single policies, and the environment ID."""
     rest, policy_settings = split_policy_settings(argv)
     args, env = parse_one(parser, rest, "environment ID")
@@ -120,7 +120,7 @@ def _train_new_run(parser: Parser, argv: Sequence[str], args: Any, env: str | No
     """Train a new run, in this process or in several that are launched; return the exit code."""
     if env is not None and (Path(env) / SETTINGS_FILE).is_file():
         parser.error(f"{env} is the folder of a run; to continue it: gpu-envs train --resume {env}")
-    config = _read_config(parser, args, env)
+    config = read_config(parser, args, env)
     args.trust = parse_spec_path(config.env) is not None  # the command line names the file
     no_folder = config.run_dir == "" or (launched() and config.run_dir is None)
     if no_folder and (args.max_restarts or launcher_restarts() > 0):
@@ -165,10 +165,10 @@ def _resume_run(parser: Parser, argv: Sequence[str], args: Any, env: str | None,
 def tune(argv: Sequence[str], trainer: Any = None) -> int:
     """``gpu-envs tune ID``: measure which number of replicas trains fastest; return the exit code."""
     parser = _tune_parser()
-    args, env = _parse(parser, argv)
+    args, env = parse_settings(parser, argv)
     if args.help:
-        return _help(args, env, _tune_parser)
-    config = _read_config(parser, args, env, num_envs=AUTO)
+        return show_help(args, env, _tune_parser)
+    config = read_config(parser, args, env, num_envs=AUTO)
     echo(tuning_header())
     tuning = _import_trainer(trainer, config.device).tune(config, callback=lambda size: echo(tuning_row(size)))
     echo(tuning_report(tuning))
@@ -247,7 +247,7 @@ def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = No
     help_values = collections.defaultdict(str, {} if values is None else _help_values())
     usage = "gpu-envs train ID [options]\n       gpu-envs train --resume RUN [options]"
     parser = Parser("gpu-envs train", usage, _TRAIN.format_map(help_values))
-    _add_sources(parser)
+    add_sources(parser)
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
     gpus = (
         "number of GPUs, or all: one process and --num-envs replicas per GPU; with --device cpu, number of "
@@ -288,14 +288,14 @@ def _help_values() -> dict[str, str]:
 
 def _tune_parser(name: str | None = None, values: Mapping[str, Any] | None = None) -> Parser:
     parser = Parser("gpu-envs tune", "gpu-envs tune ID [options]", _TUNE, _TUNE_EXAMPLES)
-    _add_sources(parser)
+    add_sources(parser)
     parser.add_trust()
     parser.add_debug()
     add_settings(parser, name, values, without="num_envs")
     return parser
 
 
-def _add_sources(parser: Parser) -> None:
+def add_sources(parser: Parser) -> None:
     """Add ``--env``, ``--preset`` and ``--config``, the sources of a run's settings."""
     parser.add_argument("--env", metavar="ID", help="the environment, in place of ID")
     tuned = f"tuned settings for the environment; {_NO_PRESET}: the defaults (default: default, or the algorithm's)"
@@ -304,14 +304,14 @@ def _add_sources(parser: Parser) -> None:
     parser.add_argument("--config", metavar="FILE", help=config)
 
 
-def _help(args: Any, env: str | None, parser: Callable[[str | None, Mapping[str, Any]], Parser]) -> int:
+def show_help(args: Any, env: str | None, parser: Callable[[str | None, Mapping[str, Any]], Parser]) -> int:
     """Print the help, with the values of the environment's preset if it has one; return the exit code."""
     algorithm = explicit_settings(args).get("algorithm")
     preset_values = preset(registry.spec(env).id, args.preset, algorithm) if env is not None else (None, {})
     return parser(*preset_values).show_help()
 
 
-def _read_config(parser: Parser, args: Any, env: str | None, **fixed: Any) -> Run:
+def read_config(parser: Parser, args: Any, env: str | None, **fixed: Any) -> Run:
     """Return a new run's settings: of options, file and preset (earlier ones win), all overridden by ``fixed``."""
     file = {} if args.config is None else read(args.config)
     from_file, env = env is None, env or file.get("env")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.policy import Policy as Policy
     from gpu_envs.training.population import Population as Population
     from gpu_envs.training.population import PopulationResult as PopulationResult
+    from gpu_envs.training.population import extract as extract
     from gpu_envs.training.record.reports import Report as Report
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
@@ -55,7 +56,7 @@ _MODULES = {
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),
-    "population": ("Population", "PopulationResult"),
+    "population": ("Population", "PopulationResult", "extract"),
     "record.reports": ("Report", "Result"),
     "record.run_directory": ("RunDirectory",),
     "rollout.evaluation": ("Acting", "TrainedPolicies"),

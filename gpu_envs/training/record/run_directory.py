@@ -48,7 +48,7 @@ class RunDirectory:
 
         Without a path a directory in ``runs`` is made, named after the environment and the time.
         """
-        folder = _new_folder(id_of(config.env)) if path is None else Path(path)
+        folder = new_folder(id_of(config.env)) if path is None else Path(path)
         file = next((parent for parent in (folder, *folder.parents) if parent.exists() and not parent.is_dir()), None)
         if file is not None:
             raise NotADirectoryError(f"the run directory cannot be {folder}, because {file} is a file: name another")
@@ -223,7 +223,7 @@ def _command() -> list[list[str]]:
     return [list(sys.argv)] if is_cli else []
 
 
-def _new_folder(env: str) -> Path:
+def new_folder(env: str) -> Path:
     """Make a folder in ``runs`` with a unique name of the environment and the time; return its path."""
     stem = re.sub(r"[^\w.+-]", "_", env.rpartition("/")[2]) + time.strftime("-%Y%m%d-%H%M%S")
     for number in itertools.count(1):

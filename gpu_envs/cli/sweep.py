@@ -1,0 +1,109 @@
+"""``gpu-envs sweep`` and ``extract``: train many runs at once, and make a run directory of one of them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, parse_one
+from gpu_envs.cli.report import echo
+from gpu_envs.cli.settings import add_settings
+from gpu_envs.cli.train import add_sources, parse_settings, read_config, show_help
+
+_SWEEP = """Train many runs of an environment at once, each with the same results as alone.
+
+Runs differ in their seeds, and in the settings of --vary: NAME=RANGE, as in learning_rate=log:1e-4:1e-2 or
+gamma=uniform:0.9:1, or NAME=VALUE,VALUE. A parameter of the environment is env.NAME. Runs whose seeds, schedules,
+numbers and parameters differ train at once; with other differences, such as --vary num_envs=32,64, one group follows
+the other.
+
+The folder of --run-dir receives runs.csv, curves.csv, the best run as a run directory, best, and the states of all
+runs, from which gpu-envs extract makes run directories. The settings are those of gpu-envs train."""
+
+_SWEEP_EXAMPLES = """examples:
+  gpu-envs sweep CartPole-v1 --seeds 64
+  gpu-envs sweep CartPole-v1 --vary learning_rate=log:1e-4:1e-2 --vary gamma=0.97,0.99 --runs 256 --search sobol"""
+
+_EXTRACT = """Make a run directory of a run of a population: the run continues by gpu-envs train --resume, and
+gpu-envs eval, play and export take it.
+
+POPULATION is the folder of gpu-envs sweep; --run is a number in its runs.csv."""
+
+
+def sweep(argv: Sequence[str]) -> int:
+    """``gpu-envs sweep ID``: train many runs at once; return the exit code."""
+    parser = _sweep_parser()
+    args, env = parse_settings(parser, argv)
+    if args.help:
+        return show_help(args, env, _sweep_parser)
+    config = read_config(parser, args, env)
+    for name in ("seeds", "runs"):
+        parser.check_minimum(args, name, 1)
+    if args.runs is not None and not args.vary:
+        parser.error("--runs is the number of combinations of --vary; to train with several seeds, give --seeds")
+    vary = dict(map(_parse_range, args.vary or ()))
+
+    from gpu_envs.training import Population
+
+    run = dataclasses.replace(config, run_dir="")
+    population = Population(run, seeds=args.seeds, vary=vary, runs=args.runs, search=args.search)
+    result = population.train(args.progress)
+    echo(repr(result))
+    if config.run_dir != "":
+        folder = population.save(result, config.run_dir)
+        echo(f"{folder}: runs.csv, curves.csv, best; any other run: gpu-envs extract {folder} --run N")
+    return INTERRUPTED if any(outcome.reason == "interrupted" for outcome in result.outcomes) else OK
+
+
+def _sweep_parser(name: str | None = None, values: Mapping[str, Any] | None = None) -> Parser:
+    parser = Parser("gpu-envs sweep", "gpu-envs sweep ID [options]", _SWEEP, _SWEEP_EXAMPLES)
+    add_sources(parser)
+    parser.add_integer("--seeds", "number of seeds of each combination, from --seed on (default: 1)", 1)
+    vary = "values or a range of a setting; may be given several times"
+    parser.add_argument("--vary", action="append", metavar="NAME=VALUES", help=vary)
+    runs = "number of combinations of --vary (default: all of a grid of lists, otherwise 16)"
+    parser.add_integer("--runs", runs, optional=True)
+    parser.add_string("--search", "random", "random, sobol (evenly spread) or grid (all combinations)")
+    parser.add_trust()
+    parser.add_progress()
+    parser.add_debug()
+    add_settings(parser, name, values)
+    return parser
+
+
+def _parse_range(text: str) -> tuple[str, Any]:
+    """Return the name, and the range as text or a list of values; ValueError for other texts."""
+    name, equals, values = text.partition("=")
+    if not (name and equals and values):
+        raise ValueError(f"--vary is {text!r}; give NAME=RANGE or NAME=VALUE,VALUE, as in gamma=0.97,0.99")
+    if ":" in values and "," not in values:
+        return name, values
+    return name, list(map(_parse_value, values.split(",")))
+
+
+def _parse_value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def extract(argv: Sequence[str]) -> int:
+    """``gpu-envs extract POPULATION --run N``: make a run directory of a run; return the exit code."""
+    examples = "examples:\n  gpu-envs extract runs/CartPole-v1-population-20250131-120000 --run 17 --run-dir runs/poles"
+    parser = Parser("gpu-envs extract", "gpu-envs extract POPULATION --run N [options]", _EXTRACT, examples)
+    parser.add_integer("--run", "number of the run", optional=True)
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the new run directory (default: one in runs)")
+    parser.add_debug()
+    args, folder = parse_one(parser, argv, "folder of a population")
+    if args.help:
+        return parser.show_help()
+    if folder is None or args.run is None:
+        parser.error("give the folder of a population and --run N")
+
+    from gpu_envs.training import extract
+
+    echo(str(extract(folder, args.run, args.run_dir).path))
+    return OK
