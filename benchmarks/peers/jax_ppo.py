@@ -137,21 +137,26 @@ def once(settings: Settings, seed: int) -> dict[str, Any]:
     return {"runs": [{"seed": seed, "seconds": seconds, "updates": int(run.learner.update), "last_100": last_100}]}
 
 
-def throughput(settings: Settings, updates: int, repeats: int = 5) -> dict[str, Any]:
-    """Return the steps per second of training, the median of several measurements."""
+def throughput(settings: Settings, updates: int, repeats: int = 5, runs: int = 1) -> dict[str, Any]:
+    """Return the steps per second of training, of several runs together, the median of several measurements."""
 
     def several(run: Run) -> Any:
         final, _ = jax.lax.scan(lambda run, _: (train_iteration(settings, run), None), run, length=updates)
         return final
 
-    run = jax.jit(partial(initialize, settings))(jax.random.key(0))
-    train_updates, compile_s = compile_for(several, run)
+    start = partial(initialize, settings)
+    if runs > 1:
+        run = jax.jit(jax.vmap(start))(jax.random.split(jax.random.key(0), runs))
+        train_updates, compile_s = compile_for(jax.vmap(several), run)
+    else:
+        run = jax.jit(start)(jax.random.key(0))
+        train_updates, compile_s = compile_for(several, run)
     run = jax.block_until_ready(train_updates(run))
     times = []
     for _ in range(repeats):
         run, seconds = seconds_of(partial(train_updates, run))
         times.append(seconds)
-    steps = settings.num_envs * settings.horizon * updates
+    steps = runs * settings.num_envs * settings.horizon * updates
     return {"compile_s": compile_s, "steps_per_s": steps / statistics.median(times)}
 
 
@@ -162,6 +167,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--platform", default="cpu", help="the device in JAX: cpu or cuda")
     result.add_argument("--seeds", type=int, default=10, help="number of seeds of solve")
     result.add_argument("--seed", type=int, default=0, help="seed of once")
+    result.add_argument("--runs", type=int, default=1, help="number of runs that throughput trains at once")
     result.add_argument("--repeats", type=int, default=5, help="number of measurements of throughput")
     for field in dataclasses.fields(Settings):
         option = f"--{field.name.replace('_', '-')}"
@@ -172,8 +178,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run the task and print its results as a line of JSON."""
     options = vars(parser().parse_args())
-    task, platform, seeds, seed, repeats = (
-        options.pop(name) for name in ("task", "platform", "seeds", "seed", "repeats")
+    task, platform, seeds, seed, repeats, runs = (
+        options.pop(name) for name in ("task", "platform", "seeds", "seed", "repeats", "runs")
     )
     settings = Settings(**options)
     try:
@@ -187,7 +193,7 @@ def main() -> None:
         elif task == "once":
             results = once(settings, seed)
         else:
-            results = throughput(settings, settings.updates, repeats)
+            results = throughput(settings, settings.updates, repeats, runs)
     package_versions = {"jax": jax.__version__, "python": sys.version.split()[0], "device": device.device_kind}
     print(json.dumps({"settings": dataclasses.asdict(settings), "versions": package_versions} | results))
 

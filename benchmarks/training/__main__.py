@@ -20,6 +20,7 @@ from benchmarks.training import (
     off_policy,
     particles,
     planning,
+    populations,
     profile,
     race,
     replay,
@@ -36,6 +37,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "batch_sizes": solving.batch_sizes,
     "throughput": speed.throughput,
     "engines": engines.engines,
+    "populations": populations.populations,
     "sampler": speed.sampler,
     "acting": speed.acting,
     "presets": learning.presets,
@@ -59,7 +61,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
 }
 """The sections, by name."""
 
-ON_CPU = ("solve", "shell", "throughput", "engines", "updates")
+ON_CPU = ("solve", "shell", "throughput", "engines", "populations", "updates")
 """The sections that are measured on a CPU by default."""
 
 

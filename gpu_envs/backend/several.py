@@ -74,6 +74,8 @@ class SeveralRuns:
     def _distance_of(self, address: int) -> int:
         if 0 <= address - self._begin < self._distance:
             return self._distance
+        if address and address not in self.distances:
+            raise RuntimeError("a launch for several runs has an array that does not belong to them")
         return self.distances.get(address, 0)
 
 

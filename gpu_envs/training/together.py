@@ -1,6 +1,7 @@
 """Runs of equal shape that train at once: the iterations of one, on the memory of all."""
 
 import collections
+import functools
 import math
 import time
 import warnings
@@ -114,8 +115,8 @@ class Together(Iterations):
     def train(self, bar: Progress) -> None:
         """Train until every run has done its steps, reached its target return, diverged, or a signal arrives."""
         assert self.copies is not None
-        config, started = self.config, time.perf_counter()
         self.prepare()
+        config, started = self.config, time.perf_counter()
         active = self.copies.runs.active
         with self._settings(), interruption() as interrupted:
             while active.any() and self.iteration < config.iterations and not interrupted.is_set():
@@ -130,8 +131,7 @@ class Together(Iterations):
             reason = "interrupted" if self.iteration < config.iterations else "total_steps"
             for number, memory in self._memories.items():
                 self.copies.memory[number].copy_(memory)
-            for number in map(int, np.flatnonzero(active)):
-                self._end(number, reason)
+            self._end(np.flatnonzero(active), reason)
         if self.device != "cpu":
             torch.cuda.synchronize(self.device)
         self.seconds = time.perf_counter() - started
@@ -141,10 +141,10 @@ class Together(Iterations):
         assert self.copies is not None
         active, config = self.copies.runs.active, self.config
         for iteration, values, *_ in self._reports.receive_values(wait_for_all=wait_for_all):
+            values[~active] = 0  # the kernels have not written them
             self._recent.append(values)
             self._drop_old()
-            for number in np.flatnonzero(active & ~np.isfinite(values[:, self._checked()]).all(1)):
-                self._end(int(number), "diverged")
+            self._end(np.flatnonzero(active & ~np.isfinite(values[:, self._checked]).all(1)), "diverged")
             logs = iteration % config.log_interval == 0 or iteration == config.iterations
             if config.target_return is None and not logs:
                 continue
@@ -152,13 +152,13 @@ class Together(Iterations):
             if logs:
                 self.points.append((config.steps_at(iteration), means))
             if config.target_return is not None:
-                for number in np.flatnonzero(active & (means >= config.target_return * (1 - 1e-9) - 1e-9)):
-                    history = self.history_of(int(number))
-                    if history.target_reached:
-                        self._end(int(number), "target_return")
+                near = np.flatnonzero(active & (means >= config.target_return - 1e-6 * abs(config.target_return)))
+                reached = [number for number in near if self.history_of(int(number)).target_reached]
+                self._end(np.array(reached, int), "target_return")
 
+    @functools.cached_property
     def _checked(self) -> np.ndarray:
-        """Return the indices of metrics that must be finite."""
+        """The indices of metrics that must be finite."""
         names = [name for learner in self.learners.values() for name in learner.metric_names]
         end = self._reports.size - REQUESTS
         checked = [k for k, name in enumerate(names, end - len(names)) if name not in (None, "explained_variance")]
@@ -194,14 +194,16 @@ class Together(Iterations):
         means = self.points[-1][1] if self.points else np.array([])
         return float(np.nanmax(means)) if np.isfinite(means).any() else math.nan
 
-    def _end(self, number: int, reason: str) -> None:
-        """End a run: later launches leave it out, and its memory is kept as it is now."""
+    def _end(self, numbers: np.ndarray, reason: str) -> None:
+        """End runs: later launches leave them out, and their memory is kept as it is now."""
         assert self.copies is not None
-        self.copies.exclude(number)
-        self.outcomes[number] = Outcome(reason, self.iteration, float(self._means()[number]))
-        self._ended[number] = [values[number] for values in self._recent]
-        if any(self.copies.runs.active):  # iterations of the others change its memory, where torch computes
-            self._memories[number] = self.copies.memory[number].clone()
+        means = self._means() if len(numbers) else np.zeros(0)
+        for number in map(int, numbers):
+            self.copies.exclude(number)
+            self.outcomes[number] = Outcome(reason, self.iteration, float(means[number]))
+            self._ended[number] = [values[number] for values in self._recent]
+        if any(self.copies.runs.active):  # iterations of the others change their memory, where torch computes
+            self._memories |= {number: self.copies.memory[number].clone() for number in map(int, numbers)}
 
     def history_of(self, number: int) -> History:
         """Return the episode statistics of a run, as of now or of its end."""
