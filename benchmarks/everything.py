@@ -64,7 +64,7 @@ PARTS = (
     Part(
         GPU,
         "training speed",
-        ("training --device cuda --only throughput tag_throughput --rounds 5 --seconds 2",),
+        ("training --device cuda --only throughput tag_throughput populations --rounds 5 --seconds 2",),
         "jax[cuda13]",
     ),
     Part(GPU, "training of Tag", ("training --device cuda --only tag_learning",)),
@@ -114,7 +114,7 @@ PARTS = (
     Part(
         CPU,
         "training of CartPole",
-        ("training --device cpu --only solve shell batch_sizes throughput engines --seeds 5",),
+        ("training --device cpu --only solve shell batch_sizes throughput engines populations --seeds 5",),
         "jax stable-baselines3",
     ),
     Part(

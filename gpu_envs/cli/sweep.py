@@ -22,7 +22,8 @@ runs, from which gpu-envs extract makes run directories. The settings are those 
 
 _SWEEP_EXAMPLES = """examples:
   gpu-envs sweep CartPole-v1 --seeds 64
-  gpu-envs sweep CartPole-v1 --vary learning_rate=log:1e-4:1e-2 --vary gamma=0.97,0.99 --runs 256 --search sobol"""
+  gpu-envs sweep CartPole-v1 --vary gamma=0.97,0.99 --search grid
+  gpu-envs sweep CartPole-v1 --vary learning_rate=log:1e-4:1e-2 --runs 256"""
 
 _EXTRACT = """Make a run directory of a run of a population: the run continues by gpu-envs train --resume, and
 gpu-envs eval, play and export take it.
@@ -92,7 +93,7 @@ def _parse_value(text: str) -> Any:
 
 def extract(argv: Sequence[str]) -> int:
     """``gpu-envs extract POPULATION --run N``: make a run directory of a run; return the exit code."""
-    examples = "examples:\n  gpu-envs extract runs/CartPole-v1-population-20250131-120000 --run 17 --run-dir runs/poles"
+    examples = "examples:\n  gpu-envs extract runs/rates --run 17 --run-dir runs/rate-17\n  gpu-envs extract runs/rates --run 3"
     parser = Parser("gpu-envs extract", "gpu-envs extract POPULATION --run N [options]", _EXTRACT, examples)
     parser.add_integer("--run", "number of the run", optional=True)
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the new run directory (default: one in runs)")

@@ -1,6 +1,8 @@
 """Populations: each run has the same results as alone."""
 
+import csv
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 from support.trainers import FIELD, FIELD_PARAMS, small_run
 
-from gpu_envs.training import Population, Run, Trainer
+from gpu_envs.training import Population, Run, RunDirectory, Trainer, extract, resume, train
 from gpu_envs.training.population import PopulationResult
 
 SMALL_TAG = {"num_taggers": 2, "num_runners": 3}
@@ -114,3 +116,36 @@ def test_a_trainer_of_a_run_continues_it(device: str) -> None:
     run.iterate(1)
     for name, learner in alone.learners.items():
         torch.testing.assert_close(run.learners[name].state(), learner.state(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_saved_population_has_its_tables_and_run_directories(tmp_path: Path) -> None:
+    run = small_run("cpu", total_steps=8 * 16 * 12, log_interval=4)
+    population = Population(run, vary={"learning_rate": [1e-3, 1e-2]}, search="grid")
+    result = population.train(progress=False)
+    folder = population.save(result, tmp_path / "all")
+    rows = list(csv.DictReader((folder / "runs.csv").read_text().splitlines()))
+    assert [float(row["learning_rate"]) for row in rows] == [1e-3, 1e-2]
+    assert [int(row["iterations"]) for row in rows] == [12, 12]
+    curves = list(csv.DictReader((folder / "curves.csv").read_text().splitlines()))
+    assert [int(row["steps"]) for row in curves] == [512, 1024, 1536]
+    assert float(curves[-1]["0"]) == float(rows[0]["return"])
+    best = RunDirectory.open(folder / "best").config()
+    assert best.algorithm.learning_rate == population.runs[result.best].algorithm.learning_rate
+    other = extract(folder, 1 - result.best, tmp_path / "other")
+    result_of_other = resume(other, total_steps=8 * 16 * 14, progress=False)
+    alone = train(dataclasses.replace(population.runs[1 - result.best], total_steps=8 * 16 * 14), progress=False)
+    assert (result_of_other.iterations, result_of_other.returns) == (14, alone.returns)
+    with pytest.raises(ValueError, match=r"there is no run 2; .* has the runs 0 to 1"):
+        extract(folder, 2)
+    with pytest.raises(FileExistsError, match="is not empty"):
+        population.save(result, folder)
+
+
+def test_a_population_refuses_what_it_cannot_train() -> None:
+    run = small_run("cpu")
+    with pytest.raises(ValueError, match="the policy 'agent' would use torch: fused is False"):
+        Population(Run.from_flat(run.flat() | {"fused": False})).train(progress=False)
+    with pytest.raises(ValueError, match="have no callbacks"):
+        Population(dataclasses.replace(run, callbacks=("gpu_envs.training.callbacks:KeepBest",)))
+    with pytest.raises(ValueError, match="there is no trained run 0; call train"):
+        Population(run).trainer(0)

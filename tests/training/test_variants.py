@@ -1,0 +1,76 @@
+"""Runs that differ in their seeds, settings and parameters."""
+
+import math
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpu_envs.training import Run
+from gpu_envs.training.variants import groups_of, value_at, values_of, variants, varied_names
+
+RUN = Run(env="CartPole-v1", num_envs=16, total_steps=8192)
+
+
+def test_a_range_is_uniform_or_uniform_in_the_logarithm() -> None:
+    from gpu_envs.specs.distributions import parse
+
+    assert value_at(parse("uniform:1:3"), 0.25) == 1.5
+    assert math.isclose(value_at(parse("loguniform:1e-4:1e-2"), 0.5), 1e-3)
+    assert [value_at([5, 6, 7], share) for share in (0.0, 0.34, 0.99)] == [5, 6, 7]
+
+
+def test_a_grid_has_all_combinations_and_the_ends_of_ranges() -> None:
+    vary = {"gamma": [0.9, 0.95, 0.99], "learning_rate": "log:1e-4:1e-2"}
+    runs = variants(RUN, vary=vary, count=9, search="grid")
+    names = varied_names(runs)
+    rows = {tuple(values_of(run, names)) for run in runs}
+    assert (names, len(rows)) == (["learning_rate", "gamma"], 9)
+    rates = sorted({float(rate) for rate, _ in rows})
+    assert rates == pytest.approx([1e-4, 1e-3, 1e-2])
+
+
+@pytest.mark.parametrize("search", ["random", "sobol"])
+def test_a_search_draws_the_same_values_again(search: str) -> None:
+    def drawn() -> list[Any]:
+        runs = variants(RUN, vary={"gamma": "uniform:0.9:1", "env.pole_mass": [0.1, 0.2]}, count=32, search=search)
+        return [values_of(run, varied_names(runs)) for run in runs]
+
+    values = drawn()
+    assert values == drawn()
+    assert {mass for _, mass in values} == {0.1, 0.2}
+    assert all(0.9 <= gamma <= 1 for gamma, _ in values)
+    quarters = [sum(int((gamma - 0.9) / 0.025) == quarter for gamma, _ in values) for quarter in range(4)]
+    assert min(quarters) >= (8 if search == "sobol" else 1)  # evenly spread
+
+
+def test_seeds_follow_each_other_or_are_given() -> None:
+    assert [run.seed for run in variants(RUN, seeds=3)] == [RUN.seed, RUN.seed + 1, RUN.seed + 2]
+    assert [run.seed for run in variants(RUN, seeds=[7, 5])] == [7, 5]
+
+
+def test_other_networks_and_other_kinds_of_parameters_train_apart() -> None:
+    vary = {"hidden": [[32, 32], [64, 64]], "env.pole_mass": [0.1, 0.2, "uniform:0.1:0.2", "uniform:0.1:0.3"]}
+    groups = groups_of(variants(RUN, vary=vary, search="grid"))
+    assert sorted(map(len, groups)) == [2, 2, 2, 2]
+    assert len(groups_of(variants(RUN, seeds=4, vary={"target_kl": [0.01, 0.02]}, search="grid"))) == 1
+    assert len(groups_of(variants(RUN, vary={"target_kl": [None, 0.02]}, search="grid"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vary": {"gama": [0.9]}}, r"vary names 'gama', which is no setting of this run. Did you mean 'gamma'\?"),
+        ({"vary": {"gamma": "0.9"}}, "vary gives 'gamma' '0.9'; give a range"),
+        ({"vary": {"gamma": []}}, r"vary gives 'gamma' \[\]; give a range"),
+        ({"vary": {"gamma": "uniform:0.9"}}, "vary gives 'gamma' 'uniform:0.9'"),
+        ({"vary": {"gamma": "uniform:0.9:1"}, "search": "grid"}, "a grid over ranges needs the number of runs"),
+        ({"vary": {"gamma": [2.0]}}, "gamma is 2.0"),
+        ({"search": "sobel"}, "search is 'sobel'. Did you mean 'sobol'"),
+        ({"seeds": 0}, "seeds is 0"),
+    ],
+)
+def test_mistakes_are_explained(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        variants(RUN, **arguments)
