@@ -126,7 +126,7 @@ PARTS = (
     Part(
         CPU,
         "drawn parameters, planning",
-        ("training --device cpu --only drawn --seeds 1 --rounds 20", "training --device cpu --only trials"),
+        ("training --device cpu --only drawn --seeds 1 --rounds 20", "training --device cpu --only trials curriculum"),
     ),
     Part(
         CPU,

@@ -53,6 +53,7 @@ SECTIONS: Mapping[str, Callable[[TrainingPlan], dict[str, Any]]] = {
     "efficiency": off_policy.efficiency,
     "race": race.race,
     "drawn": drawn.drawn,
+    "curriculum": drawn.curriculum,
     "planning": planning.planning,
     "trials": trials.trials,
     "gpus": gpus.measure_gpus,

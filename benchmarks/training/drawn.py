@@ -11,6 +11,8 @@ import gpu_envs
 from benchmarks.replicas import action_tensors, make_staggered
 from benchmarks.timing import seconds_per_call, wait_function
 from benchmarks.training.plan import TrainingPlan, preset, train_preset
+from gpu_envs.training import Run, train
+from gpu_envs.training.callbacks.presets import pole_lengths, pole_masses
 
 ENV = "CartPole-v1"
 
@@ -29,6 +31,27 @@ SOLVED = 475.0
 def drawn(plan: TrainingPlan) -> dict[str, Any]:
     """Measure the relative speed with a sampled parameter, and the share of sampled worlds that policies solve."""
     return {"rates": _rates(plan), "worlds": _worlds(plan)}
+
+
+def curriculum(plan: TrainingPlan) -> dict[str, Any]:
+    """Measure the share of sampled worlds that a curriculum solves, and the same settings without it."""
+    settings = dict(preset(ENV, "curriculum"))
+    last = {made.parameter: str(made.stages[-1]) for made in (pole_masses(), pole_lengths())}
+    compared = {"curriculum": settings, "drawn": settings | {"params": last, "callbacks": ()}}
+    results: dict[str, Any] = {"params": last, "worlds": WORLDS, "settings": settings, "runs": []}
+    for seed in range(min(SEEDS, plan.seeds)):
+        entry: dict[str, Any] = {"seed": seed}
+        for name, values in compared.items():
+            with tempfile.TemporaryDirectory() as folder:
+                run = Path(folder) / "run"
+                own = {"env": ENV, "device": plan.device, "seed": seed, "run_dir": str(run)}
+                train(Run.from_flat({**values, **own}), progress=False)
+                entry[name] = float((returns(plan, run, last, episodes=1) >= SOLVED).mean())
+        results["runs"].append(entry)
+        plan.log(
+            f"seed {seed}: {entry['curriculum']:.1%} of {WORLDS:,} worlds, without curriculum {entry['drawn']:.1%}"
+        )
+    return results
 
 
 def _rates(plan: TrainingPlan) -> dict[str, Any]:
@@ -80,20 +103,22 @@ def _worlds(plan: TrainingPlan) -> dict[str, Any]:
     return results
 
 
-def returns(plan: TrainingPlan, run: Path, params: Mapping[str, Any], worlds: int = WORLDS) -> np.ndarray:
+def returns(
+    plan: TrainingPlan, run: Path, params: Mapping[str, Any], worlds: int = WORLDS, episodes: int = EPISODES
+) -> np.ndarray:
     """Return the mean return in each sampled world, with the most likely actions of a run's policy."""
     from gpu_envs.training import load_policies
 
     source = gpu_envs.make(ENV, worlds, device="cpu", **params)
     source.reset(seed=12345)
-    values = {name: np.tile(np.asarray(source.params[name]), EPISODES) for name in params}
+    values = {name: np.tile(np.asarray(source.params[name]), episodes) for name in params}
     policies = load_policies(run, device=plan.device, params=values)
-    env = policies.make(worlds * EPISODES, autoreset_mode="Disabled")
+    env = policies.make(worlds * episodes, autoreset_mode="Disabled")
     env.allow_frozen_steps()
     act = policies.acting_in(env)
     observations, _ = env.reset(seed=0)
     with act.settings():
         for _ in range(env.max_episode_steps):
             observations, *_ = env.step(act(observations))
-    by_world: np.ndarray = env.episode_return.cpu().numpy().reshape(EPISODES, worlds)
+    by_world: np.ndarray = env.episode_return.cpu().numpy().reshape(episodes, worlds)
     return np.asarray(by_world.mean(0))

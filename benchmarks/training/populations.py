@@ -40,7 +40,11 @@ def populations(plan: TrainingPlan) -> dict[str, Any]:
         )
     if plan.on_gpu:
         results["preset"] = _seeds_of_preset(plan)
-        results["tag"] = _tag(plan)
+        try:
+            results["tag"] = _tag(plan)
+        except ValueError as error:  # populations do not support every network
+            results["tag"] = {"skipped": str(error)}
+            plan.log(f"TagGridWorld: {error}")
     return results
 
 
