@@ -29,9 +29,12 @@ def populations(plan: TrainingPlan) -> dict[str, Any]:
         setting |= {"learning_rate": 3e-4, "precision": "tf32" if plan.on_gpu else "float32"}
         common = setting | {"env": "CartPole-v1", "device": plan.device, "hidden": (64, 64), "total_steps": STEPS}
         ours = _seconds(common, runs)
-        alone = training_rate({name: value for name, value in common.items() if name != "total_steps"}, 100, 5)
+        alone = training_rate(_without_steps(common), 100, 5)
         peer = run_jax_peer(plan, "throughput", "--runs", runs, "--updates", _UPDATES, *options(setting))
         entry = {"settings": setting, "seconds": ours, "alone_s": runs * STEPS / alone["steps_per_s"], "jax": peer}
+        if not plan.on_gpu:
+            one_core = training_rate({**_without_steps(common), "threads": 1}, 100, 5)
+            entry["one_core_s"] = runs * STEPS / one_core["steps_per_s"]
         results["cartpole"][f"{runs} x {replicas}"] = entry
         other = f"skipped: {peer['skipped']}" if "skipped" in peer else f"{runs * STEPS / peer['steps_per_s']:.2f} s"
         plan.log(
@@ -46,6 +49,10 @@ def populations(plan: TrainingPlan) -> dict[str, Any]:
             results["tag"] = {"skipped": str(error)}
             plan.log(f"TagGridWorld: {error}")
     return results
+
+
+def _without_steps(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != "total_steps"}
 
 
 def _seconds(settings: dict[str, Any], runs: int, rounds: int = 3) -> float:
@@ -73,7 +80,7 @@ def _tag(plan: TrainingPlan) -> dict[str, Any]:
     settings |= {"num_envs": TAG_REPLICAS, "total_steps": TAG_REPLICAS * int(settings.get("horizon", 32)) * 100}
     settings["target_return"] = None
     together, alone = _seconds(settings, TAG_RUNS), _seconds(settings, 1)
-    rate = training_rate({name: value for name, value in settings.items() if name != "total_steps"}, 100, 5)
+    rate = training_rate(_without_steps(settings), 100, 5)
     lone = settings["total_steps"] / rate["steps_per_s"]
     plan.log(
         f"{TAG_RUNS} seeds of TagGridWorld: {together:.3f} s; a population of one {alone:.3f} s; alone {lone:.3f} s"

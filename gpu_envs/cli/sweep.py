@@ -93,7 +93,7 @@ def _parse_value(text: str) -> Any:
 
 def extract(argv: Sequence[str]) -> int:
     """``gpu-envs extract POPULATION --run N``: make a run directory of a run; return the exit code."""
-    examples = "examples:\n  gpu-envs extract runs/rates --run 3\n  gpu-envs extract runs/rates --run 3 --run-dir runs/a"
+    examples = "examples:\n  gpu-envs extract runs/a --run 3\n  gpu-envs extract runs/a --run 17 --run-dir runs/b"
     parser = Parser("gpu-envs extract", "gpu-envs extract POPULATION --run N [options]", _EXTRACT, examples)
     parser.add_integer("--run", "number of the run", optional=True)
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the new run directory (default: one in runs)")
