@@ -262,7 +262,44 @@ def engines(_page: Path) -> str:
     return table(head, rows)
 
 
+def populations(_page: Path) -> str:
+    """Return the table of populations: times of all runs together, one after the other, and of JAX."""
+    rows = []
+    for name in ("cuda", "cpu"):
+        data, on = results(f"training_{name}", "populations"), device(f"training_{name}", "populations")
+        for size, entry in data["cartpole"].items():
+            runs, replicas = size.split(" x ")
+            many = f"{int(runs):,} run{'s' * (runs != '1')} of CartPole with {replicas} replicas"
+            label = f"{many}, {data['steps']:,} steps each, {on}"
+            rate = entry["jax"].get("steps_per_s")
+            jax = "" if rate is None else f"{int(runs) * data['steps'] / rate:.2f} s"
+            rows.append((label, f"{entry['seconds']:.2f} s", f"{entry['alone_s']:.2f} s", jax))
+    data = results("training_cuda", "populations")
+    solved = data["preset"]
+    rows.append(
+        (
+            f"64 seeds of CartPole's preset, until 475 ({solved['solved']} reach it)",
+            f"{solved['seconds']:.2f} s",
+            "",
+            "",
+        )
+    )
+    if "seconds" in (tag := data["tag"]):
+        label = "32 seeds of TagGridWorld's preset `taggers` with 256 replicas, 100 updates"
+        rows.append((label, f"{tag['seconds']:.2f} s", f"{32 * tag['alone_s']:.2f} s", ""))
+    return table(("", "population", "one after the other", "JAX, vmap"), rows)
+
+
+def curriculum(_page: Path) -> str:
+    """Return the table of poles that the preset ``curriculum`` solves, and the same settings without it."""
+    data = results("training_cpu", "curriculum")
+    rows = [(str(run["seed"]), f"{run['curriculum']:.0%}", f"{run['drawn']:.0%}") for run in data["runs"]]
+    return table(("seed", "preset `curriculum`", "the same settings, all poles from the start"), rows)
+
+
 GENERATORS: Mapping[str, Callable[[Path], str]] = {
+    "populations": populations,
+    "curriculum": curriculum,
     "training-cuda": training_cuda,
     "training-cpu": training_cpu,
     "engines-cpu": engines,

@@ -152,7 +152,7 @@ class Population:
             group = Together.of(runs, parameters_that_differ(runs))
             self._groups.append(group)
             total = runs[0].steps_at(runs[0].iterations) * len(runs)
-            header = [f"{len(runs):,} runs at once, on {group.device}"]
+            header = [f"{len(runs):,} runs at once on {group.device}, where {group.fitting:,} would fit"]
             bar = Progress(total, None if progress is None else not progress, header=header)
             try:
                 group.train(bar)

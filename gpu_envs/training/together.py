@@ -80,6 +80,12 @@ class Together(Iterations):
         self._roles = [role.name for role in self.horizon_env.roles]
         self.points: list[tuple[int, np.ndarray]] = []
 
+    @property
+    def fitting(self) -> int:
+        """Maximum number of such runs that fit into the device's memory."""
+        assert self.copies is not None
+        return int(self.copies.fitting)
+
     def roll_out(self) -> None:
         if self.copies is None:
             super().roll_out()

@@ -15,8 +15,7 @@ from support.trainers import FIELD, FIELD_PARAMS, small_run
 
 from gpu_envs.training import Population, Run, RunDirectory, Trainer, extract, resume, train
 from gpu_envs.training.population import PopulationResult
-
-SMALL_TAG = {"num_taggers": 2, "num_runners": 3}
+from gpu_envs.training.process import copies
 
 NUMBERS = {
     "learning_rate": "log:1e-4:1e-2",
@@ -38,11 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "normalised": ("Pendulum-v1", {"normalise_observations": True, "normalise_rewards": True}, {"gamma": [0.9, 0.99]}),
     "a2c": ("CartPole-v1", {"algorithm": "a2c", "gae_lambda": 0.9}, {"learning_rate": [1e-3, 1e-2]}),
     "team": ("TagGridWorld-v0", {"normalise_observations": True}, {"learning_rate": [1e-3, 1e-2]}),
-    "against random": (
-        "TagContinuous-v0",
-        {"policies": {"runner": "random"}, "params": SMALL_TAG},
-        {"gamma": [0.9, 0.99]},
-    ),
+    "against random": ("TagGridWorld-v0", {"policies": {"runner": "random"}}, {"gamma": [0.9, 0.99]}),
 }
 CPU_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "pqn": ("CartPole-v1", {"algorithm": "pqn"}, {"epsilon": [0.1, 0.5], "gae_lambda": [0.5, 0.9]}),
@@ -139,6 +134,13 @@ def test_a_saved_population_has_its_tables_and_run_directories(tmp_path: Path) -
         extract(folder, 2)
     with pytest.raises(FileExistsError, match="is not empty"):
         population.save(result, folder)
+
+
+def test_runs_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = Population(small_run("cpu"), seeds=100)
+    monkeypatch.setattr(copies, "available_memory", lambda _: 2**22)
+    with pytest.raises(MemoryError, match=r"^100 runs of 0\.\d MiB do not fit on cpu: give \d+ or fewer$"):
+        population.train(progress=False)
 
 
 def test_a_population_refuses_what_it_cannot_train() -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpu_envs.backend.several import SeveralRuns, launching_for
+from gpu_envs.backend.several import SeveralRuns, copies_of, launching_for
+from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError, available_memory
 
 _ALIGNMENT = 512
 """Alignment of each array, in bytes, as torch's on a GPU."""
@@ -77,22 +78,37 @@ def _tensor_at(address: int, size: int, device: torch.device) -> Tensor:
 class _Lifting(TorchFunctionMode):
     """Lets torch's functions work on the copies of tensors instead of the first ones."""
 
-    def __init__(self, lift: Callable[[Tensor], Tensor], address: Callable[[Tensor], int]) -> None:
+    def __init__(self, copies: "RunCopies", level: int) -> None:
         super().__init__()
-        self._lift, self._address = lift, address
+        self._copies, self._level = copies, level
+
+    def _lift(self, tensor: Tensor) -> Tensor:
+        return self._copies.lift(tensor, self._level)
+
+    def _wrap(self, copies: Tensor) -> Tensor:
+        functorch: Any = torch._C._functorch
+        wrapped: Tensor = functorch._add_batch_dim(copies, 0, self._level)
+        return wrapped
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         if func is torch.Tensor.data_ptr:
             with torch._C.DisableTorchFunction():
-                return self._address(args[0])
+                return self._copies.runs.first_address(args[0])
         if func in _OF_THE_FIRST:
             return func(*args, **(kwargs or {}))
-        lifted = _mapped(self._lift, kwargs or {})
-        out = lifted.pop("out", None)  # which torch.vmap does not support
-        result = func(*_mapped(self._lift, args), **lifted)
+        lifted, options = _mapped(self._lift, args), _mapped(self._lift, kwargs or {})
+        out = options.pop("out", None)  # which torch.vmap does not support
+        copies = copies_of(lifted[0]) if func in _SUMS else None
+        if copies is None:
+            result = func(*lifted, **options)
+        else:
+            result = self._wrap(torch.stack([func(copy, *lifted[1:], **options) for copy in copies]))
         return result if out is None else out.copy_(result)
 
+
+_SUMS = {torch.sum, torch.Tensor.sum}
+"""Functions that are called for one run after the other, as the order of their additions may depend on the shape."""
 
 _OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.untyped_storage}
 """Functions of a tensor itself."""
@@ -104,18 +120,26 @@ class RunCopies:
 
     Attributes:
         memory: ``[runs, bytes]`` on the device.
+        fitting: Maximum number of runs that fit into the device's free memory.
         runs: The launches of kernels for all runs.
     """
 
     def __init__(self, count: int, device: str, make: Callable[[], Any]) -> None:
-        """Allocate ``count`` copies of the memory of a run that ``make`` makes."""
+        """Allocate ``count`` copies of the memory of a run that ``make`` makes; ShortageError if they do not fit."""
         self._device = torch.device(device)
         self._flags = torch.ones(count + 1, dtype=torch.uint8, device=device)
         one = SeveralRuns(1, 0, 0)
         one.flags = self._flags.data_ptr()
         with _Placement(self._device, None) as sizes, launching_for(one):
             make()
-        self.memory: Final = torch.zeros(count, max(sizes.used, _ALIGNMENT), dtype=torch.uint8, device=device)
+        each = max(sizes.used, _ALIGNMENT)
+        copies = 1 if device == "cpu" else 2  # while graphs are captured, the memory is copied
+        self.fitting: Final = int(available_memory(device) * USABLE_FRACTION) // (copies * each)
+        if count > self.fitting:
+            raise ShortageError(
+                f"{count:,} runs of {each / 2**20:,.1f} MiB do not fit on {device}: give {self.fitting:,} or fewer"
+            )
+        self.memory: Final = torch.zeros(count, each, dtype=torch.uint8, device=device)
         self.runs: Final = SeveralRuns(count, self.memory.data_ptr(), self.memory.shape[1])
         self.runs.flags = self._flags.data_ptr()
 
@@ -139,7 +163,7 @@ class RunCopies:
         self.runs.count = self.runs.all
         level = functorch._vmap_increment_nesting(self.runs.all, "different")
         try:
-            with _Lifting(lambda tensor: self._lift(tensor, level), self.runs.first_address), launching_for(self.runs):
+            with _Lifting(self, level), launching_for(self.runs):
                 yield
         finally:
             functorch._vmap_decrement_nesting()
@@ -156,7 +180,8 @@ class RunCopies:
         shape, strides = (len(self.memory), *tensor.shape), (numbers.shape[1], *tensor.stride())
         return numbers.as_strided(shape, strides, start // size)
 
-    def _lift(self, tensor: Tensor, level: int) -> Tensor:
+    def lift(self, tensor: Tensor, level: int) -> Tensor:
+        """Return the copies of a tensor of the first run as one for ``torch.vmap``; other tensors as they are."""
         functorch: Any = torch._C._functorch
         with torch._C.DisableTorchFunction():
             if functorch.is_batchedtensor(tensor) or tensor.device != self._device:
