@@ -177,16 +177,15 @@ _PINNED = 2**22
 """Maximum bytes that are copied to a GPU through pinned memory, which torch keeps for the next copy."""
 
 
-@final
 class TorchArrays(Arrays):
     """Tensors on the CPU or on a CUDA device; kernels run on torch's current stream."""
 
     name = "torch"
 
-    def __init__(self, device: str, runs: SeveralRuns | None = None) -> None:
+    def __init__(self, device: str) -> None:
         import torch
 
-        self._torch, self._runs, self.of_several_runs = torch, runs, runs is not None
+        self._torch = torch
         self.device = torch.device(device)
         self._on_host = self.device.type == "cpu"
         # A private function, ten times faster than creating a Stream object; stream() works without it.
@@ -202,20 +201,6 @@ class TorchArrays(Arrays):
         return bool(array.is_contiguous())
 
     def checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
-        if self._runs is not None:
-            with self._torch._C.DisableTorchFunction():
-                return self._first_address(self._runs, name, array, shape, dtypes)
-        return self._checked_address(name, array, shape, dtypes)
-
-    def _first_address(
-        self, runs: SeveralRuns, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]
-    ) -> int:
-        """The address of the first run's array, if ``torch.vmap`` has one for each run."""
-        copies = copies_of(array)
-        self._checked_address(name, array if copies is None else copies[0], shape, dtypes)
-        return runs.first_address(array)
-
-    def _checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
         if (  # runs at every launch, so it calls no helper methods
             array is not None
             and array.dtype in dtypes
@@ -251,6 +236,24 @@ class TorchArrays(Arrays):
         if self._raw_stream is not None:
             return int(self._raw_stream(self.device.index))
         return int(self._torch.cuda.current_stream(self.device).cuda_stream)
+
+
+@final
+class TorchArraysOfRuns(TorchArrays):
+    """Tensors of several runs, of which ``torch.vmap`` may have one for each run in one."""
+
+    of_several_runs = True
+
+    def __init__(self, device: str, runs: SeveralRuns) -> None:
+        super().__init__(device)
+        self._runs = runs
+
+    def checked_address(self, name: str, array: Array, shape: tuple[int, ...], dtypes: Sequence[Any]) -> int:
+        """The address of the first run's array, or the ValueError of arrays of one run."""
+        with self._torch._C.DisableTorchFunction():
+            copies = copies_of(array)
+            super().checked_address(name, array if copies is None else copies[0], shape, dtypes)
+            return self._runs.first_address(array)
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from gpu_envs.backend import driver
-from gpu_envs.backend.arrays import Arrays, CupyArrays, TorchArrays
+from gpu_envs.backend.arrays import Arrays, CupyArrays, TorchArrays, TorchArraysOfRuns
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.cupy import import_cupy, on_device
 from gpu_envs.backend.messages import check_device_functions, compile_error
@@ -99,11 +99,13 @@ class CudaKernels(Kernels):
         self, runs: SeveralRuns, kernel: str, call: ctypes.Structure, count: int, attribute: int | None
     ) -> Launch:
         """Returns a launch of a grid with a row of blocks for each run."""
+        if self._program.grid is not None and self._program.grid.phased:
+            raise ValueError(f"kernel {kernel} of {self._program.name} runs in phases, which several runs cannot")
         calls, shape = _CallsOfRuns(), self._shape(kernel, count)
         launches = {
             number: driver.launcher(self._handles[kernel], calls, shape, attribute, number) for number in {1, runs.all}
         }
-        memory = _calls_in_memory(runs)
+        memory = runs.launch_memory = runs.launch_memory or _CallsInMemory()
 
         def launch(stream: int) -> None:
             calls.calls, calls.active = (
@@ -154,12 +156,6 @@ class _CallsOfRuns(ctypes.Structure):
     _fields_ = (("calls", ctypes.c_void_p), ("active", ctypes.c_void_p))
 
 
-@functools.lru_cache(4)
-def _calls_in_memory(runs: SeveralRuns) -> "_CallsInMemory":
-    del runs  # the key
-    return _CallsInMemory()
-
-
 @final
 class _CallsInMemory:
     """The argument structs of several runs in the memory of the current device."""
@@ -174,15 +170,15 @@ class _CallsInMemory:
 
     def address_of(self, structs: np.ndarray, stream: int) -> int:
         """Returns the address of equal structs in the GPU's memory; copies them there if there are none."""
-        key = structs.tobytes()
+        key, size, runtime = structs.tobytes(), structs.nbytes, self._cupy.cuda.runtime
+        self._captured |= bool(runtime.streamIsCapturing(stream))
         if (address := self._addresses.get(key)) is not None:
             return address
-        size, runtime = structs.nbytes, self._cupy.cuda.runtime
-        self._captured |= bool(runtime.streamIsCapturing(stream))
         if size > _MAX_STRUCTS:
             raise ValueError(f"the arguments of a launch for {len(structs):,} runs take {size:,} bytes: train fewer")
         if self._free < size:
-            self._make_room(size, stream)
+            with driver.relaxed_capture():
+                self._make_room(size, stream)
         address = int(self._blocks[-1].data.ptr + self._blocks[-1].nbytes - self._free)
         self._free -= -(-size // _CALL_ALIGNMENT) * _CALL_ALIGNMENT
         np.frombuffer(self._pinned, np.uint8, size)[:] = structs.reshape(-1)
@@ -252,11 +248,9 @@ class CudaBackend(Backend):
 
     def arrays(self, library: str) -> Arrays:
         """Device memory as torch tensors or CuPy arrays; for ``numpy`` CuPy arrays that one transfer reads."""
-        return (
-            TorchArrays(self.device, self._runs)
-            if library == "torch"
-            else CupyArrays(self.index, read_at_once=library == "numpy")
-        )
+        if library != "torch":
+            return CupyArrays(self.index, read_at_once=library == "numpy")
+        return TorchArrays(self.device) if self._runs is None else TorchArraysOfRuns(self.device, self._runs)
 
     def load(self, program: Program) -> Kernels:
         """Compiles with NVRTC, or loads machine code of the same source from the cache folder; returns the kernels."""

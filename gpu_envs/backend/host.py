@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays
+from gpu_envs.backend.arrays import Arrays, NumpyArrays, TorchArrays, TorchArraysOfRuns
 from gpu_envs.backend.background import available_threads
 from gpu_envs.backend.base import Backend, Kernels, Launch
 from gpu_envs.backend.messages import compile_error
@@ -140,7 +140,9 @@ class HostBackend(Backend):
 
     def arrays(self, library: str) -> Arrays:
         """Host memory as NumPy arrays or torch tensors."""
-        return TorchArrays("cpu", self._runs) if library == "torch" else NumpyArrays()
+        if library != "torch":
+            return NumpyArrays()
+        return TorchArrays("cpu") if self._runs is None else TorchArraysOfRuns("cpu", self._runs)
 
     def load(self, program: Program) -> Kernels:
         try:

@@ -4,6 +4,7 @@ import ctypes
 import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +17,7 @@ class PerRun(float):
     values: np.ndarray
 
     def __new__(cls, values: Iterable[float]) -> "PerRun":
-        array = np.asarray(values if isinstance(values, np.ndarray) else [*values], np.float64)
+        array = np.array([*values], np.float64)
         number = super().__new__(cls, array[0])
         number.values = array
         return number
@@ -35,6 +36,7 @@ class SeveralRuns:
         count: Number of runs of the next launches: 1 while a single run's memory is written, or all.
         active: For each run, whether launches include it.
         flags: On a GPU, the address of a byte for each run, which is 1 if launches include it, and of a last 1.
+        launch_memory: On a GPU, the memory of the argument structs.
         distances: Bytes between the copies of an array outside of ``memory``, by the address of its first copy.
     """
 
@@ -42,6 +44,7 @@ class SeveralRuns:
         """Describe ``count`` copies of ``distance`` bytes each, from ``address`` on."""
         self.all, self.count = count, 1
         self.active, self.flags = np.ones(count, bool), 0
+        self.launch_memory: Any = None
         self.distances: dict[int, int] = {}
         self._begin, self._distance = address, distance
 
@@ -49,7 +52,9 @@ class SeveralRuns:
         """Return the address of the first run's array, if ``torch.vmap`` has one for each run, or of the tensor."""
         copies = copies_of(tensor)
         if copies is None:
-            return int(tensor.data_ptr())
+            address = int(tensor.data_ptr())
+            self.distances.pop(address, None)  # of an array that was there before
+            return address
         address = int(copies.data_ptr())
         self.distances[address] = copies.stride(0) * copies.element_size()
         return address
@@ -105,20 +110,19 @@ def _pointers(struct: Any) -> tuple[int, ...]:
     return tuple(offsets)
 
 
-_current: SeveralRuns | None = None
+_CURRENT: ContextVar[SeveralRuns | None] = ContextVar("runs", default=None)
 
 
 def current_runs() -> SeveralRuns | None:
     """Return the runs for which backends that are opened now launch kernels; None: kernels are launched once."""
-    return _current
+    return _CURRENT.get()
 
 
 @contextmanager
 def launching_for(runs: SeveralRuns) -> Iterator[None]:
     """Let backends that are opened inside launch their kernels for several runs at once."""
-    global _current  # noqa: PLW0603
-    before, _current = _current, runs
+    token = _CURRENT.set(runs)
     try:
         yield
     finally:
-        _current = before
+        _CURRENT.reset(token)

@@ -45,7 +45,10 @@ def sweep(argv: Sequence[str]) -> int:
     vary = dict(map(_parse_range, args.vary or ()))
 
     from gpu_envs.training import Population
+    from gpu_envs.training.population import check_empty
 
+    if config.run_dir:
+        check_empty(config.run_dir)  # before the training
     run = dataclasses.replace(config, run_dir="")
     population = Population(run, seeds=args.seeds, vary=vary, runs=args.runs, search=args.search)
     result = population.train(args.progress)
@@ -77,7 +80,9 @@ def _parse_range(text: str) -> tuple[str, Any]:
     name, equals, values = text.partition("=")
     if not (name and equals and values):
         raise ValueError(f"--vary is {text!r}; give NAME=RANGE or NAME=VALUE,VALUE, as in gamma=0.97,0.99")
-    if ":" in values and "," not in values:
+    if ":" in values and "," in values:
+        raise ValueError(f"--vary is {text!r}; give one range, or numbers; lists of schedules are for Python")
+    if ":" in values:
         return name, values
     return name, list(map(_parse_value, values.split(",")))
 

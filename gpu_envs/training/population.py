@@ -1,5 +1,6 @@
 """Populations: many runs that train at once, each with the same results as alone."""
 
+import bisect
 import collections
 import csv
 import dataclasses
@@ -13,6 +14,7 @@ from gpu_envs.documented import documented
 from gpu_envs.progress import Progress
 from gpu_envs.tables import Row, html_table, text_table
 from gpu_envs.training.comparison import interval, iqm
+from gpu_envs.training.process.signals import interruption
 from gpu_envs.training.record.checkpoint import load, save
 from gpu_envs.training.record.run_directory import RunDirectory, new_folder
 from gpu_envs.training.run import AUTO, Run, upgraded
@@ -41,10 +43,10 @@ class PopulationResult:
     """Training time of all runs in seconds, without preparation."""
 
     @property
-    def best(self) -> int:
-        """Number of the run with the highest return."""
-        returns = np.array([outcome.returns for outcome in self.outcomes])
-        return int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
+    def best(self) -> int | None:
+        """Number of the run with the highest return among those that have not diverged; None: no episode has ended."""
+        returns = np.array([np.nan if each.reason == "diverged" else each.returns for each in self.outcomes])
+        return int(np.nanargmax(returns)) if np.isfinite(returns).any() else None
 
     def rows(self) -> list[Row]:
         """Return a row of names, and a row for each run: its number, what differs between runs, and how it ended."""
@@ -86,6 +88,8 @@ class PopulationResult:
             low, high = interval(iqm, finite)[:, 0]
             rows += [("return", f"{iqm(finite)[0]:.1f} (interquartile mean, 95 % interval {low:.1f} to {high:.1f})")]
         names, best = varied_names(self.runs), self.best
+        if best is None:
+            return rows
         values = ", ".join(f"{n} {v}" for n, v in zip(names, values_of(self.runs[best], names), strict=True))
         return [*rows, ("best", f"run {best}, {self.outcomes[best].returns:.1f}: {values}")]
 
@@ -127,15 +131,17 @@ class Population:
             runs: Number of combinations of values; None: with ``grid`` all combinations of lists, otherwise 16.
             search: ``random``, ``sobol`` (evenly spread) or ``grid`` (all combinations, with equal steps in ranges).
         """
-        if run.num_envs == AUTO:
-            raise ValueError(f"num_envs is {AUTO!r}; a population needs a number of replicas")
-        if run.callbacks:
-            raise ValueError(f"the runs of a population have no callbacks; leave out {', '.join(run.callbacks)}")
-        if run.gpus > 1:
-            raise ValueError(f"gpus is {run.gpus}; a population trains on one GPU")
         self.runs = variants(run, seeds=seeds, vary=vary, count=runs, search=search)
+        for each in self.runs:
+            if each.num_envs == AUTO:
+                raise ValueError(f"num_envs is {AUTO!r}; a population needs a number of replicas")
+            if each.callbacks:
+                raise ValueError(f"the runs of a population have no callbacks; leave out {', '.join(each.callbacks)}")
+            if each.gpus > 1:
+                raise ValueError(f"gpus is {each.gpus}; a population trains on one GPU")
         self._numbers = groups_of(self.runs)
-        self._groups: list[Together] = []
+        self._groups: dict[int, Together] = {}
+        self._states: dict[int, dict[str, Any]] = {}
 
     def train(self, progress: bool | None = None) -> PopulationResult:
         """Train all runs until their steps are done, their target return is reached, or a signal arrives.
@@ -144,39 +150,43 @@ class Population:
             progress: As in ``train``.
         """
         outcomes: list[Any] = [None] * len(self.runs)
-        curves: dict[int, np.ndarray] = {}
-        steps: np.ndarray = np.zeros(0)
-        self._groups = []
-        for numbers in self._numbers:
-            runs = [self.runs[number] for number in numbers]
-            group = Together.of(runs, parameters_that_differ(runs))
-            self._groups.append(group)
-            total = runs[0].steps_at(runs[0].iterations) * len(runs)
-            header = [f"{len(runs):,} runs at once on {group.device}, where {group.fitting:,} would fit"]
-            bar = Progress(total, None if progress is None else not progress, header=header)
-            try:
-                group.train(bar)
-            finally:
-                bar.close()
-            points = np.array([at for at, _ in group.points])
-            steps = points if len(points) > len(steps) else steps
-            for place, number in enumerate(numbers):
-                outcomes[number] = group.outcomes[place]
-                curves[number] = np.array([means[place] for _, means in group.points])
-        table = np.full((len(self.runs), len(steps)), np.nan)
-        for number, curve in curves.items():
-            table[number, : len(curve)] = curve
-        return PopulationResult(self.runs, outcomes, steps, table, sum(group.seconds for group in self._groups))
+        points: list[tuple[int, int, float]] = []
+        seconds = 0.0
+        self._groups, self._states = {}, {}
+        with interruption() as interrupted:
+            for numbers in self._numbers:
+                runs = [self.runs[number] for number in numbers]
+                group = Together.of(runs, parameters_that_differ(runs))
+                total = runs[0].steps_at(runs[0].iterations) * len(runs)
+                header = [f"{len(runs):,} runs at once on {group.device}, where {group.fitting:,} would fit"]
+                bar = Progress(total, None if progress is None else not progress, header=header)
+                try:
+                    group.train(bar, interrupted)
+                finally:
+                    bar.close()
+                seconds += group.seconds
+                for place, number in enumerate(numbers):
+                    outcomes[number] = group.outcomes[place]
+                    points += [(number, steps, means[place]) for steps, means in group.points]
+                    if len(self._numbers) > 1:  # the next group needs the memory
+                        self._states[number] = group.state_of(place)
+                self._groups = {} if len(self._numbers) > 1 else dict.fromkeys(numbers, group)
+        steps = sorted({at for _, at, _ in points})
+        curves = np.full((len(self.runs), len(steps)), np.nan)
+        for number, at, mean in points:
+            curves[number, bisect.bisect_left(steps, at)] = mean
+        return PopulationResult(self.runs, outcomes, np.array(steps), curves, seconds)
 
     def trainer(self, number: int) -> Trainer:
         """Return the trainer of a run after ``train``, as if it had trained alone."""
         return _trainer(self.runs[number], self._state_of(number))
 
     def _state_of(self, number: int) -> dict[str, Any]:
-        if not self._groups or number not in range(len(self.runs)):
+        if number in self._groups:
+            return self._groups[number].state_of(self._numbers[0].index(number))
+        if number not in self._states:
             raise ValueError(f"there is no trained run {number}; call train, and give 0 to {len(self.runs) - 1}")
-        place = next(k for k, numbers in enumerate(self._numbers) if number in numbers)
-        return self._groups[place].state_of(self._numbers[place].index(number))
+        return self._states[number]
 
     def save(self, result: PopulationResult, folder: str | Path | None = None) -> Path:
         """Write tables of the results, the states of all runs, and the best run as a run directory, ``best``.
@@ -189,18 +199,25 @@ class Population:
             The folder. ``extract`` makes a run directory of any run in it.
         """
         path = new_folder(f"{self.runs[0].env}-population") if folder is None else Path(folder)
+        check_empty(path)
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise FileExistsError(f"the folder {path} is not empty: name another")
         result.write(path)
         numbers = range(len(self.runs))
         runs, states = ({str(n): value(n) for n in numbers} for value in (self._flat, self._state_of))
         save(path / _STATES, {"runs": runs, "states": states})
-        extract(path, result.best, path / _BEST)
+        if result.best is not None:
+            extract(path, result.best, path / _BEST)
         return path
 
     def _flat(self, number: int) -> dict[str, Any]:
         return self.runs[number].flat()
+
+
+def check_empty(folder: str | Path) -> None:
+    """Raise a FileExistsError if a folder has content."""
+    path = Path(folder)
+    if path.exists() and any(path.iterdir()):
+        raise FileExistsError(f"the folder {path} is not empty: name another, as run_dir or --run-dir")
 
 
 def _trainer(run: Run, state: Mapping[str, Any]) -> Trainer:

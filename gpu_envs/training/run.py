@@ -82,7 +82,8 @@ class Run(Settings):
     graphs: bool | None = setting(None, automatic=True, resume=True)
     """Whether rollout and update are captured in CUDA graphs; None: where possible."""
     threads: int | None = setting(None, automatic=True, minimum=1, maximum=MAX_THREADS, resume=True)
-    """Maximum number of CPU threads; None: one per core, and in torch a single one if minibatches are small."""
+    """Maximum number of CPU threads; None: one per core, and in torch a single one if kernels compute all networks, or
+    if minibatches are small."""
 
     def __new__(cls, **settings: Any) -> "Run":
         """Raise a TypeError that names the owner of a setting that belongs to the algorithm or the network."""

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
 
+from gpu_envs.backend.several import PerRun
 from gpu_envs.documented import field_docs
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.schedule import Schedule
@@ -142,7 +143,7 @@ def as_float(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     try:
-        return value if isinstance(value, float) else float(value)
+        return value if isinstance(value, PerRun) else float(value)
     except OverflowError:
         return math.inf
 

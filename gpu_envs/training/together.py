@@ -3,6 +3,7 @@
 import collections
 import functools
 import math
+import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -16,8 +17,7 @@ from gpu_envs.backend.several import PerRun
 from gpu_envs.progress import Progress
 from gpu_envs.training.iterations import Iterations
 from gpu_envs.training.process.copies import RunCopies
-from gpu_envs.training.process.device import capture_graphs
-from gpu_envs.training.process.signals import interruption
+from gpu_envs.training.process.device import RandomState, capture_graphs
 from gpu_envs.training.record.reports import REQUESTS, WINDOW, History
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import numbers_that_differ
@@ -57,13 +57,20 @@ class Together(Iterations):
 
         copies = RunCopies(len(runs), resolve_device(runs[0].device), make)
         first: Together = copies.make(make)
+        hosts = []
         for number in reversed(range(len(runs))):
             first.restart(runs[number], params)
             copies.memory[number].copy_(copies.memory[0])
-        first._join(copies, runs)
+            hosts.append(first._host())
+        first._join(copies, runs, hosts[::-1])
         return first
 
-    def _join(self, copies: RunCopies, runs: Sequence[Run]) -> None:
+    def _host(self) -> dict[str, Any]:
+        """Return what the environment's simulation has on the host and differs between runs."""
+        sim = vars(self.horizon_env.env.simulation)
+        return {name: dict(sim[name]) for name in ("drawn", "known_params", "randomness")}
+
+    def _join(self, copies: RunCopies, runs: Sequence[Run], hosts: Sequence[dict[str, Any]]) -> None:
         for name, learner in self.learners.items():
             if learner.engine not in ENGINES:
                 reason = f": {learner.fallback_reason}" if learner.fallback_reason else ""
@@ -71,10 +78,12 @@ class Together(Iterations):
                     f"a population trains networks of the engines {', '.join(ENGINES)}, and the policy {name!r} would "
                     f"use {learner.engine}{reason}; gpu-envs train --help lists the settings of networks"
                 )
-        self.copies, self._runs = copies, runs
+        self.copies, self._runs, self._hosts = copies, runs, hosts
         self._reports = self._reports.of_runs(len(runs))
         self.outcomes: list[Outcome | None] = [None] * len(runs)
         self._recent: collections.deque[np.ndarray] = collections.deque()
+        self._counts: collections.deque[np.ndarray] = collections.deque()
+        self._total: Any = 0
         self._ended: dict[int, list[np.ndarray]] = {}
         self._memories: dict[int, torch.Tensor] = {}
         self._roles = [role.name for role in self.horizon_env.roles]
@@ -118,13 +127,13 @@ class Together(Iterations):
         assert self.copies is not None
         return self.copies.stacked(self._metrics)
 
-    def train(self, bar: Progress) -> None:
-        """Train until every run has done its steps, reached its target return, diverged, or a signal arrives."""
+    def train(self, bar: Progress, interrupted: threading.Event) -> None:
+        """Train until every run has done its steps, reached its target return, diverged, or is ``interrupted``."""
         assert self.copies is not None
         self.prepare()
         config, started = self.config, time.perf_counter()
         active = self.copies.runs.active
-        with self._settings(), interruption() as interrupted:
+        with self._settings():
             while active.any() and self.iteration < config.iterations and not interrupted.is_set():
                 self._run_iteration()
                 last = self.iteration >= config.iterations
@@ -148,8 +157,7 @@ class Together(Iterations):
         active, config = self.copies.runs.active, self.config
         for iteration, values, *_ in self._reports.receive_values(wait_for_all=wait_for_all):
             values[~active] = 0  # the kernels have not written them
-            self._recent.append(values)
-            self._drop_old()
+            self._remember(values)
             self._end(np.flatnonzero(active & ~np.isfinite(values[:, self._checked]).all(1)), "diverged")
             logs = iteration % config.log_interval == 0 or iteration == config.iterations
             if config.target_return is None and not logs:
@@ -176,16 +184,25 @@ class Together(Iterations):
         horizon = self.config.horizon
         return values[:, 3 * role * horizon : 3 * (role + 1) * horizon].reshape(len(values), 3, horizon)
 
-    def _drop_old(self) -> None:
-        """Forget iterations that no run's mean return depends on."""
+    def _remember(self, values: np.ndarray) -> None:
+        """Keep the metrics of an iteration, and forget iterations that no mean of a run depends on."""
         assert self.copies is not None
-        counts = np.stack([self._episodes(values)[:, 0].sum(1) for values in self._recent])[:, self.copies.runs.active]
-        later = counts.sum(0) - counts.cumsum(0)
-        for _ in range(int((later >= WINDOW).all(1).sum()) if counts.size else 0):
+        rows, horizon = 3 * len(self._roles) + bool(self.horizon_env.metrics), self.config.horizon
+        counted = values[:, : rows * horizon].reshape(len(values), rows, horizon)[:, ::3].sum(2)
+        self._recent.append(values)
+        self._counts.append(counted)
+        self._total = self._total + counted
+        while len(self._recent) > 1:
+            later = (self._total - self._counts[0])[self.copies.runs.active]
+            if (later < WINDOW).any():
+                return
+            self._total = self._total - self._counts.popleft()
             self._recent.popleft()
 
     def _means(self) -> np.ndarray:
         """Return the mean return of each run's last 100 episodes, as ``EpisodeWindow``; NaN without episodes."""
+        if not self._recent:
+            return np.full(len(self._runs), np.nan)
         episodes = np.concatenate([self._episodes(values) for values in self._recent], 2).astype(np.float64)
         later = episodes[:, 0].sum(1, keepdims=True) - episodes[:, 0].cumsum(1)
         counts, returns = ((episodes[:, row] * (later < WINDOW)).sum(1) for row in range(2))
@@ -207,7 +224,7 @@ class Together(Iterations):
         for number in map(int, numbers):
             self.copies.exclude(number)
             self.outcomes[number] = Outcome(reason, self.iteration, float(means[number]))
-            self._ended[number] = [values[number] for values in self._recent]
+            self._ended[number] = [values[number].copy() for values in self._recent]
         if any(self.copies.runs.active):  # iterations of the others change their memory, where torch computes
             self._memories |= {number: self.copies.memory[number].clone() for number in map(int, numbers)}
 
@@ -223,13 +240,18 @@ class Together(Iterations):
     def state_of(self, number: int) -> dict[str, Any]:
         """Return the state of a run, as ``Trainer.state``."""
         assert self.copies is not None
-        memory, outcome = self.copies.memory, self.outcomes[number]
-        first = memory[0].clone()
+        memory, outcome, run = self.copies.memory, self.outcomes[number], self._runs[number]
+        first, host = memory[0].clone(), self._host()
         memory[0].copy_(memory[number])
-        state = self.state()
-        memory[0].copy_(first)
+        vars(self.horizon_env.env.simulation).update(self._hosts[number])
+        try:
+            state = self.state()
+        finally:
+            memory[0].copy_(first)
+            vars(self.horizon_env.env.simulation).update(host)
         iteration = self.iteration if outcome is None else outcome.iterations
-        own = {"iteration": iteration, "steps": self.config.steps_at(iteration)}
+        own: dict[str, Any] = {"iteration": iteration, "steps": self.config.steps_at(iteration)}
+        own["random"] = RandomState(run.seed, self.device, self.group.rank).state()  # torch has drawn no numbers
         return state | self.history_of(number).state() | own
 
 

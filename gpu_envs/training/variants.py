@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from gpu_envs.errors import did_you_mean
+from gpu_envs.registry.catalog import spec
 from gpu_envs.specs.distributions import Distribution, LogUniform, Uniform, parse
+from gpu_envs.training.horizon import MAX_POINTS
 from gpu_envs.training.run import Run
 from gpu_envs.training.schedule import Schedule
 
@@ -68,6 +70,8 @@ def variants(
     """
     if search not in SEARCHES:
         raise ValueError(f"search is {search!r}{did_you_mean(search, SEARCHES)} Allowed: {', '.join(SEARCHES)}")
+    if "seed" in (vary or {}):
+        raise ValueError("vary names 'seed'; give seeds instead")
     ranges = {name: _range_of(name, values) for name, values in (vary or {}).items()}
     numbers = range(run.seed, run.seed + seeds) if isinstance(seeds, int) else seeds
     if not numbers:
@@ -86,18 +90,27 @@ def _combinations(ranges: Sequence[Any], count: int | None, search: str, seed: i
         product, free = math.prod(map(len, lists)), len(ranges) - len(lists)
         if free and count is None:
             raise ValueError("a grid over ranges needs the number of runs, which gives the number of steps")
-        steps = max(2, math.floor((count or product) / product) ** (1 / free) // 1) if free else 0
+        steps = 2
+        while free and product * (steps + 1) ** free <= count:
+            steps += 1
         grid = [
-            values if isinstance(values, list) else [value_at(values, k / (steps - 1)) for k in range(int(steps))]
+            values if isinstance(values, list) else [value_at(values, k / (steps - 1)) for k in range(steps)]
             for values in ranges
         ]
+        needed = math.prod(map(len, grid))
+        if count is not None and needed > count:
+            raise ValueError(
+                f"a grid of all combinations has {needed} runs; give runs={needed} or more, or fewer values"
+            )
         return [*itertools.product(*grid)]
     count = 16 if count is None else count
+    if count < 1:
+        raise ValueError(f"runs is {count}; give a number from 1 up")
     if search == "sobol":
         import torch
 
         engine: Any = torch.quasirandom.SobolEngine  # untyped
-        shares = engine(len(ranges), scramble=True, seed=seed).draw(count).double().numpy()
+        shares = engine(len(ranges), scramble=True, seed=seed).draw(count, dtype=torch.float64).numpy()
     else:
         shares = np.random.default_rng(seed).random((count, len(ranges)))
     return [tuple(value_at(v, float(u)) for v, u in zip(ranges, row, strict=True)) for row in shares]
@@ -138,16 +151,18 @@ def _flat(run: Run) -> dict[str, Any]:
 def _shape(run: Run) -> tuple[tuple[str, str], ...]:
     """Return what must be equal in runs that train together."""
     shape: dict[str, Any] = {}
+    params = spec(run.env).params
     for name, value in _flat(run).items():
         key = name.rpartition(".")[2]
         if name.startswith(_OF_PARAMETER):
             distribution = parse(value)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
+            param = params.get(name.removeprefix(_OF_PARAMETER))
+            number = isinstance(value, int | float) and param is not None and not param.fixed
             shape[name] = distribution.kind if isinstance(distribution, Distribution) else "number" if number else value
         elif key in _NUMBERS:
             shape[name] = "number" if value is not None else None
         elif key in _SCHEDULES:
-            shape[name] = max(16, len(Schedule.of(value).points)) if value is not None else None
+            shape[name] = None if value is None else max(MAX_POINTS, len(Schedule.of(value).points))
         elif name != "seed":
             shape[name] = value
     return tuple((name, str(value)) for name, value in sorted(shape.items()))

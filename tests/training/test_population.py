@@ -2,11 +2,15 @@
 
 import csv
 import dataclasses
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+import gpu_envs
 
 pytest.importorskip("torch")
 
@@ -16,6 +20,7 @@ from support.trainers import FIELD, FIELD_PARAMS, small_run
 from gpu_envs.training import Population, Run, RunDirectory, Trainer, extract, resume, train
 from gpu_envs.training.population import PopulationResult
 from gpu_envs.training.process import copies
+from gpu_envs.training.together import Outcome
 
 NUMBERS = {
     "learning_rate": "log:1e-4:1e-2",
@@ -40,6 +45,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "against random": ("TagGridWorld-v0", {"policies": {"runner": "random"}}, {"gamma": [0.9, 0.99]}),
 }
 CPU_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "several actions": ("SimpleSpread-v3", {"params": {"continuous_actions": True}}, {"gamma": [0.9, 0.99]}),
     "pqn": ("CartPole-v1", {"algorithm": "pqn"}, {"epsilon": [0.1, 0.5], "gae_lambda": [0.5, 0.9]}),
     "shared trunk": ("CartPole-v1", {"shared_trunk": True, "layer_norm": True}, {"gamma": [0.9, 0.99]}),
     "masks": (FIELD, {"params": FIELD_PARAMS}, {"gamma": [0.9, 0.99]}),
@@ -53,15 +59,38 @@ def population_of(device: str, case: str, **settings: Any) -> Population:
     return Population(run, seeds=2, vary=vary, runs=3)
 
 
-def assert_as_alone(population: Population, result: PopulationResult, number: int) -> None:
+def assert_as_alone(population: Population, result: PopulationResult, number: int, more: int = 0) -> None:
+    """Compares a run, and ``more`` iterations of it after the population, with the run alone."""
     alone, run = Trainer(population.runs[number]), population.trainer(number)
     expected = alone.run(progress=False)
     outcome = result.outcomes[number]
     assert (outcome.reason, outcome.iterations) == (expected.reason, expected.iterations)
-    assert run.returns == expected.returns or np.isnan([*expected.returns.values()]).any()
-    for name, learner in alone.learners.items():
-        ours, theirs = (each.state(copy_buffers=False) for each in (run.learners[name], learner))
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    if more:
+        alone.iterate(more)
+        run.iterate(more)
+    ours, theirs = run.state(), alone.state()
+    for name in COMPARED:
+        assert_same(ours[name], theirs[name], name)
+
+
+def assert_same(one: Any, other: Any, name: str) -> None:
+    if isinstance(one, Mapping):
+        assert one.keys() == other.keys(), name
+        for key in one:
+            assert_same(one[key], other[key], f"{name}.{key}")
+    elif isinstance(one, torch.Tensor | np.ndarray):
+        single = name.startswith("environment.params")  # of a double with a value, or of a float in each replica
+        arrays = (np.asarray(torch.as_tensor(each).cpu(), np.float32 if single else None) for each in (one, other))
+        np.testing.assert_array_equal(*arrays, name)
+    else:
+        assert one == other, name
+
+
+COMPARED = (
+    *("iteration", "steps", "clock", "windows", "metrics", "learners", "players", "random", "environment"),
+    *("observations", "alive", "action_masks", "begun_midway"),
+)
+"""Parts of a run's state."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -90,7 +119,7 @@ def test_runs_end_alone_at_their_target_and_when_they_diverge(device: str) -> No
     assert result.outcomes[1].iterations < population.runs[0].iterations
     for number in range(3):
         assert_as_alone(population, result, number)
-    assert len(result.steps) == len(result.curves[0])
+    assert np.isnan(result.curves[3]).all() or result.best != 3
 
 
 def test_runs_of_different_shapes_train_in_groups(device: str) -> None:
@@ -102,15 +131,59 @@ def test_runs_of_different_shapes_train_in_groups(device: str) -> None:
     assert_as_alone(population, result, 6)
 
 
-def test_a_trainer_of_a_run_continues_it(device: str) -> None:
-    population = population_of(device, "seeds", total_steps=8 * 16 * 3)
-    population.train(progress=False)
-    run = population.trainer(1)
-    alone = Trainer(population.runs[1])
-    alone.iterate(4)
-    run.iterate(1)
-    for name, learner in alone.learners.items():
-        torch.testing.assert_close(run.learners[name].state(), learner.state(), rtol=0, atol=0, equal_nan=True)
+def test_curves_of_groups_are_at_their_own_steps() -> None:
+    run = small_run("cpu", total_steps=16 * 16 * 4, log_interval=2)
+    result = Population(run, vary={"num_envs": [8, 16]}, search="grid").train(progress=False)
+    assert result.steps.tolist() == [256, 512, 768, 1024]
+    assert np.isfinite(result.curves).tolist() == [[True] * 4, [False, True, False, True]]
+
+
+def test_the_best_run_has_not_diverged() -> None:
+    run = small_run("cpu")
+    outcomes = [Outcome("diverged", 3, 500.0), Outcome("total_steps", 9, 20.0), Outcome("total_steps", 9, float("nan"))]
+    result = PopulationResult([run] * 3, outcomes, np.zeros(0), np.zeros((3, 0)), 1.0)
+    assert result.best == 1
+    assert PopulationResult([run], outcomes[:1], np.zeros(0), np.zeros((1, 0)), 1.0).best is None
+
+
+@pytest.mark.parametrize("case", ["seeds", "distributions", "against random"])
+def test_a_trainer_of_a_run_continues_it(case: str, device: str) -> None:
+    population = population_of(device, case)
+    result = population.train(progress=False)
+    assert_as_alone(population, result, len(population.runs) - 1, more=3)
+
+
+def test_means_of_the_last_episodes_are_of_every_role_and_metric() -> None:
+    """Roles and metrics have their last 100 episodes, however many the role of the target return has."""
+    run = small_run("cpu", FIELD, total_steps=8 * 16 * 60)
+    population = Population(run, seeds=2)
+    assert_as_alone(population, population.train(progress=False), 1)
+
+
+def test_a_log_std_at_its_limit_stays_there() -> None:
+    run = small_run("cpu", "Pendulum-v1", total_steps=8 * 16 * 20, learning_rate=0.5, entropy_weight=1.0)
+    population = Population(run, seeds=2)
+    assert_as_alone(population, population.train(progress=False), 1)
+
+
+def test_a_thread_may_open_environments_while_a_population_trains() -> None:
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def open_environments() -> None:
+        while not done.is_set():
+            try:
+                gpu_envs.make("CartPole-v1", num_envs=4, device="cpu", output="torch").reset(seed=0)
+            except BaseException as error:  # noqa: BLE001 - reported by the test
+                failures.append(error)
+                return
+
+    thread = threading.Thread(target=open_environments)
+    thread.start()
+    Population(small_run("cpu", total_steps=8 * 16 * 20), seeds=2).train(progress=False)
+    done.set()
+    thread.join()
+    assert not failures
 
 
 def test_a_saved_population_has_its_tables_and_run_directories(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs that differ in their seeds, settings and parameters."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -56,6 +57,15 @@ def test_other_networks_and_other_kinds_of_parameters_train_apart() -> None:
     assert sorted(map(len, groups)) == [2, 2, 2, 2]
     assert len(groups_of(variants(RUN, seeds=4, vary={"target_kl": [0.01, 0.02]}, search="grid"))) == 1
     assert len(groups_of(variants(RUN, vary={"target_kl": [None, 0.02]}, search="grid"))) == 2
+    long = ",".join(f"{k / 15}:{0.001 * (k + 1)}" for k in range(16))
+    assert len(groups_of(variants(RUN, vary={"learning_rate": ["0:0.1,1:0", long]}, search="grid"))) == 2
+    tag = dataclasses.replace(RUN, env="TagGridWorld-v0")
+    assert len(groups_of(variants(tag, vary={"env.num_taggers": [1, 2]}, search="grid"))) == 2
+
+
+def test_a_grid_over_three_ranges_uses_all_runs() -> None:
+    vary = dict.fromkeys(("gamma", "gae_lambda", "clip"), "uniform:0.1:0.2")
+    assert len(variants(RUN, vary=vary, count=64, search="grid")) == 64
 
 
 @pytest.mark.parametrize(
@@ -69,6 +79,9 @@ def test_other_networks_and_other_kinds_of_parameters_train_apart() -> None:
         ({"vary": {"gamma": [2.0]}}, "gamma is 2.0"),
         ({"search": "sobel"}, "search is 'sobel'. Did you mean 'sobol'"),
         ({"seeds": 0}, "seeds is 0"),
+        ({"vary": {"seed": [1, 2]}}, "vary names 'seed'; give seeds instead"),
+        ({"vary": {"gamma": [0.9, 0.99]}, "count": 0}, "runs is 0"),
+        ({"vary": {"gamma": [0.9, 0.99]}, "count": 1, "search": "grid"}, "has 2 runs; give runs=2 or more"),
     ],
 )
 def test_mistakes_are_explained(arguments: dict[str, Any], message: str) -> None:

@@ -35,7 +35,7 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, device: torch.device, memory: Tensor | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.used = 0
-        self._device, self._memory, self._placed = device, memory, set[int]()
+        self._device, self._memory = device, memory
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -110,7 +110,7 @@ class _Lifting(TorchFunctionMode):
 _SUMS = {torch.sum, torch.Tensor.sum}
 """Functions that are called for one run after the other, as the order of their additions may depend on the shape."""
 
-_OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.untyped_storage}
+_OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.storage_offset, torch.Tensor.untyped_storage}
 """Functions of a tensor itself."""
 
 
@@ -133,8 +133,8 @@ class RunCopies:
         with _Placement(self._device, None) as sizes, launching_for(one):
             make()
         each = max(sizes.used, _ALIGNMENT)
-        copies = 1 if device == "cpu" else 2  # while graphs are captured, the memory is copied
-        self.fitting: Final = int(available_memory(device) * USABLE_FRACTION) // (copies * each)
+        # twice, for copies while graphs are captured, and of runs that end before others
+        self.fitting: Final = int(available_memory(device) * USABLE_FRACTION) // (2 * each)
         if count > self.fitting:
             raise ShortageError(
                 f"{count:,} runs of {each / 2**20:,.1f} MiB do not fit on {device}: give {self.fitting:,} or fewer"
