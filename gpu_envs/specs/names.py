@@ -32,7 +32,7 @@ TYPES = frozenset(
     "ParamBuffers Params Part Plain Random RangeTile Record Reduction ResetCall RoleCall RoleNumber RolloutCall Row "
     "RowWriting Rows RowsOfWarp Schedule Scratch ScratchBuffers Seeds Shape SinCos NextStart NextParams State "
     "StateBuffers States StepCall Stream SumType Sums Table Team TeamActions ThreadTile Tile Totals Turns WarpTile "
-    "Wide Words World i64 u16 u32 u64 u8".split()
+    "Wide Words World CallsOfRuns i64 u16 u32 u64 u8".split()
 )
 """Types in the headers and in generated code."""
 
