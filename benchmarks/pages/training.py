@@ -9,6 +9,7 @@ from benchmarks.pages.results import device, results
 from benchmarks.pages.tables import digits, percent, table
 from benchmarks.record import format_short
 from benchmarks.training.learning import PUBLISHED
+from benchmarks.training.populations import SEEDS, TAG_REPLICAS, TAG_RUNS, TAG_UPDATES
 
 PRECISIONS = {"float32": "float32", "tf32": "TF32", "bf16": "bf16"}
 
@@ -275,25 +276,18 @@ def populations(_page: Path) -> str:
             jax = "" if rate is None else f"{int(runs) * data['steps'] / rate:.2f} s"
             rows.append((label, f"{entry['seconds']:.2f} s", f"{entry['alone_s']:.2f} s", jax))
     data = results("training_cuda", "populations")
-    solved = data["preset"]
-    rows.append(
-        (
-            f"64 seeds of CartPole's preset, until 475 ({solved['solved']} reach it)",
-            f"{solved['seconds']:.2f} s",
-            "",
-            "",
-        )
-    )
-    if "seconds" in (tag := data["tag"]):
-        label = "32 seeds of TagGridWorld's preset `taggers` with 256 replicas, 100 updates"
-        rows.append((label, f"{tag['seconds']:.2f} s", f"{32 * tag['alone_s']:.2f} s", ""))
+    solved, tag = data["preset"], data["tag"]
+    label = f"{SEEDS} seeds of CartPole's preset, until 475 ({solved['solved']} reach it)"
+    rows.append((label, f"{solved['seconds']:.2f} s", "", ""))
+    label = f"{TAG_RUNS} seeds of TagGridWorld's preset `taggers` with {TAG_REPLICAS} replicas, {TAG_UPDATES} updates"
+    rows.append((label, f"{tag['seconds']:.2f} s", f"{TAG_RUNS * tag['alone_s']:.2f} s", ""))
     return table(("", "population", "one after the other", "JAX, vmap"), rows)
 
 
 def curriculum(_page: Path) -> str:
     """Return the table of poles that the preset ``curriculum`` solves, and the same settings without it."""
     data = results("training_cpu", "curriculum")
-    rows = [(str(run["seed"]), f"{run['curriculum']:.0%}", f"{run['drawn']:.0%}") for run in data["runs"]]
+    rows = [(str(run["seed"]), percent(run["curriculum"]), percent(run["drawn"])) for run in data["runs"]]
     return table(("seed", "preset `curriculum`", "the same settings, all poles from the start"), rows)
 
 

@@ -11,7 +11,6 @@ import gpu_envs
 from benchmarks.replicas import action_tensors, make_staggered
 from benchmarks.timing import seconds_per_call, wait_function
 from benchmarks.training.plan import TrainingPlan, preset, train_preset
-from gpu_envs.training import Run, train
 from gpu_envs.training.callbacks.presets import pole_lengths, pole_masses
 
 ENV = "CartPole-v1"
@@ -37,15 +36,14 @@ def curriculum(plan: TrainingPlan) -> dict[str, Any]:
     """Measure the share of sampled worlds that a curriculum solves, and the same settings without it."""
     settings = dict(preset(ENV, "curriculum"))
     last = {made.parameter: str(made.stages[-1]) for made in (pole_masses(), pole_lengths())}
-    compared = {"curriculum": settings, "drawn": settings | {"params": last, "callbacks": ()}}
+    changes: dict[str, dict[str, Any]] = {"curriculum": {}, "drawn": {"params": last, "callbacks": ()}}
     results: dict[str, Any] = {"params": last, "worlds": WORLDS, "settings": settings, "runs": []}
     for seed in range(min(SEEDS, plan.seeds)):
         entry: dict[str, Any] = {"seed": seed}
-        for name, values in compared.items():
+        for name, change in changes.items():
             with tempfile.TemporaryDirectory() as folder:
                 run = Path(folder) / "run"
-                own = {"env": ENV, "device": plan.device, "seed": seed, "run_dir": str(run)}
-                train(Run.from_flat({**values, **own}), progress=False)
+                train_preset(plan, ENV, "curriculum", seed, run, change)
                 entry[name] = float((returns(plan, run, last, episodes=1) >= SOLVED).mean())
         results["runs"].append(entry)
         plan.log(

@@ -53,7 +53,7 @@ class Arrays(ABC):
 
     name: str
     of_several_runs: bool = False
-    """Whether launches are for several runs, each of which has its own copies of the arrays."""
+    """Whether launches are for several runs, and each run has its own copies of the arrays."""
     device: Any
     """The device, as the ``device`` attribute of these arrays reports it."""
 
@@ -240,7 +240,7 @@ class TorchArrays(Arrays):
 
 @final
 class TorchArraysOfRuns(TorchArrays):
-    """Tensors of several runs, of which ``torch.vmap`` may have one for each run in one."""
+    """Tensors of the first of several runs, or batched tensors of ``torch.vmap``, with an element for each run."""
 
     of_several_runs = True
 

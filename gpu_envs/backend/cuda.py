@@ -108,10 +108,8 @@ class CudaKernels(Kernels):
         memory = runs.launch_memory = runs.launch_memory or _CallsInMemory()
 
         def launch(stream: int) -> None:
-            calls.calls, calls.active = (
-                memory.address_of(runs.calls(call), stream),
-                runs.flags + (runs.count == 1) * runs.all,
-            )
+            calls.calls = memory.address_of(runs.calls(call), stream)
+            calls.active = runs.flags + (runs.count == 1) * runs.all
             launches[runs.count](stream)
 
         return launch

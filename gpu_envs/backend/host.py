@@ -106,7 +106,9 @@ class HostKernels(Kernels):
             if runs.count > 1:
                 structs = np.ascontiguousarray(structs[runs.active])
             distance = ctypes.sizeof(call)
-            self._run_several(function, structs.ctypes.data, distance, len(structs), count, self._threads, self._flush)
+            if len(structs):
+                arguments = structs.ctypes.data, distance, len(structs), count, self._threads, self._flush
+                self._run_several(function, *arguments)
 
         return launch
 

@@ -12,7 +12,7 @@ import numpy as np
 
 @final
 class PerRun(float):
-    """A number with a value for each run; as a ``float`` it is the first run's."""
+    """A number with a value for each run; as a ``float``, and after arithmetic other than products, the first run's."""
 
     values: np.ndarray
 
@@ -49,7 +49,7 @@ class SeveralRuns:
         self._begin, self._distance = address, distance
 
     def first_address(self, tensor: Any) -> int:
-        """Return the address of the first run's array, if ``torch.vmap`` has one for each run, or of the tensor."""
+        """Return a tensor's address, and of a batched tensor of ``torch.vmap`` that of the first run's part."""
         copies = copies_of(tensor)
         if copies is None:
             address = int(tensor.data_ptr())
@@ -85,7 +85,7 @@ class SeveralRuns:
 
 
 def copies_of(tensor: Any) -> Any:
-    """Return the arrays of all runs in one, ``[runs, ...]``, if ``torch.vmap`` has one for each run; else None."""
+    """Return the tensor ``[runs, ...]`` of a batched tensor of ``torch.vmap``; None for other tensors."""
     import torch
 
     functorch: Any = torch._C._functorch

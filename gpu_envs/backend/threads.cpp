@@ -264,9 +264,8 @@ Pool* current_pool() {
     return existing;
 }
 
-}  // namespace
-
-static void run_job(Job serial, int threads) {
+// Runs a job on up to `threads` threads, and returns when all its parts are done.
+void run_job(Job serial, int threads) {
     if (threads > 1) {
         Job parallel     = serial;
         parallel.parts   = threads;
@@ -275,6 +274,8 @@ static void run_job(Job serial, int threads) {
     }
     serial.run(0);
 }
+
+}  // namespace
 
 // Runs a kernel over `count` replicas, on up to `threads` threads, and returns when all are done.
 extern "C" __attribute__((visibility("default"))) void run(Kernel kernel, const void* call, long long count,

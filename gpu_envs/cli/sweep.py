@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, parse_one
+from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, parse_one, parse_value
 from gpu_envs.cli.report import echo
 from gpu_envs.cli.settings import add_settings
 from gpu_envs.cli.train import add_sources, parse_settings, read_config, show_help
+from gpu_envs.training.run import SETTINGS
 
 _SWEEP = """Train many runs of an environment at once, each with the same results as alone.
 
@@ -84,16 +85,11 @@ def _parse_range(text: str) -> tuple[str, Any]:
         raise ValueError(f"--vary is {text!r}; give one range, or numbers; lists of schedules are for Python")
     if ":" in values:
         return name, values
-    return name, list(map(_parse_value, values.split(",")))
-
-
-def _parse_value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    parse = SETTINGS[name].parse if name in SETTINGS else parse_value
+    try:
+        return name, list(map(parse, values.split(",")))
+    except ValueError as error:
+        raise ValueError(f"--vary is {text!r}: {error}") from None
 
 
 def extract(argv: Sequence[str]) -> int:

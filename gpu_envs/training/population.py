@@ -14,11 +14,11 @@ from gpu_envs.documented import documented
 from gpu_envs.progress import Progress
 from gpu_envs.tables import Row, html_table, text_table
 from gpu_envs.training.comparison import interval, iqm
+from gpu_envs.training.joint_iterations import JointIterations, Outcome
 from gpu_envs.training.process.signals import interruption
 from gpu_envs.training.record.checkpoint import load, save
 from gpu_envs.training.record.run_directory import RunDirectory, new_folder
 from gpu_envs.training.run import AUTO, Run, upgraded
-from gpu_envs.training.together import Outcome, Together
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.variants import groups_of, parameters_that_differ, values_of, variants, varied_names
 
@@ -44,7 +44,7 @@ class PopulationResult:
 
     @property
     def best(self) -> int | None:
-        """Number of the run with the highest return among those that have not diverged; None: no episode has ended."""
+        """Number of the run with the highest return, of all that have not diverged; None: none has ended an episode."""
         returns = np.array([np.nan if each.reason == "diverged" else each.returns for each in self.outcomes])
         return int(np.nanargmax(returns)) if np.isfinite(returns).any() else None
 
@@ -140,7 +140,7 @@ class Population:
             if each.gpus > 1:
                 raise ValueError(f"gpus is {each.gpus}; a population trains on one GPU")
         self._numbers = groups_of(self.runs)
-        self._groups: dict[int, Together] = {}
+        self._groups: dict[int, JointIterations] = {}
         self._states: dict[int, dict[str, Any]] = {}
 
     def train(self, progress: bool | None = None) -> PopulationResult:
@@ -156,9 +156,9 @@ class Population:
         with interruption() as interrupted:
             for numbers in self._numbers:
                 runs = [self.runs[number] for number in numbers]
-                group = Together.of(runs, parameters_that_differ(runs))
+                group = JointIterations.of(runs, parameters_that_differ(runs))
                 total = runs[0].steps_at(runs[0].iterations) * len(runs)
-                header = [f"{len(runs):,} runs at once on {group.device}, where {group.fitting:,} would fit"]
+                header = [f"{len(runs):,} runs at once on {group.device}, where {group.copies.fitting:,} would fit"]
                 bar = Progress(total, None if progress is None else not progress, header=header)
                 try:
                     group.train(bar, interrupted)
@@ -202,15 +202,11 @@ class Population:
         check_empty(path)
         path.mkdir(parents=True, exist_ok=True)
         result.write(path)
-        numbers = range(len(self.runs))
-        runs, states = ({str(n): value(n) for n in numbers} for value in (self._flat, self._state_of))
-        save(path / _STATES, {"runs": runs, "states": states})
+        runs = {str(number): run.flat() for number, run in enumerate(self.runs)}
+        save(path / _STATES, {"runs": runs, "states": {number: self._state_of(int(number)) for number in runs}})
         if result.best is not None:
             extract(path, result.best, path / _BEST)
         return path
-
-    def _flat(self, number: int) -> dict[str, Any]:
-        return self.runs[number].flat()
 
 
 def check_empty(folder: str | Path) -> None:

@@ -17,9 +17,10 @@ template <class Call> struct CallsOfRuns {
     extern "C" __global__ void bounds name(const __grid_constant__ CallsOfRuns<Call> runs) { \
         wait_for_previous_launch();                                                   \
         if (runs.active[blockIdx.y] == 0) return;                                     \
-        __shared__ u64 words[(sizeof(Call) + 7) / 8];                                 \
+        static_assert(sizeof(Call) % sizeof(u64) == 0);                               \
+        __shared__ u64 words[sizeof(Call) / sizeof(u64)];                             \
         const u64* const from = reinterpret_cast<const u64*>(runs.calls + blockIdx.y); \
-        for (int j = int(threadIdx.x); j < int(sizeof(Call) / 8); j += int(blockDim.x)) words[j] = from[j]; \
+        for (int j = int(threadIdx.x); j < int(sizeof(words) / sizeof(u64)); j += int(blockDim.x)) words[j] = from[j]; \
         __syncthreads();                                                              \
         name##_body(*reinterpret_cast<const Call*>(words));                           \
     }                                                                                 \

@@ -17,10 +17,9 @@ pytest.importorskip("torch")
 import torch
 from support.trainers import FIELD, FIELD_PARAMS, small_run
 
-from gpu_envs.training import Population, Run, RunDirectory, Trainer, extract, resume, train
+from gpu_envs.training import Outcome, Population, Run, RunDirectory, Trainer, extract, resume, train
 from gpu_envs.training.population import PopulationResult
 from gpu_envs.training.process import copies
-from gpu_envs.training.together import Outcome
 
 NUMBERS = {
     "learning_rate": "log:1e-4:1e-2",
@@ -131,7 +130,7 @@ def test_runs_of_different_shapes_train_in_groups(device: str) -> None:
     assert_as_alone(population, result, 6)
 
 
-def test_curves_of_groups_are_at_their_own_steps() -> None:
+def test_curves_of_groups_with_other_steps() -> None:
     run = small_run("cpu", total_steps=16 * 16 * 4, log_interval=2)
     result = Population(run, vary={"num_envs": [8, 16]}, search="grid").train(progress=False)
     assert result.steps.tolist() == [256, 512, 768, 1024]

@@ -46,7 +46,7 @@ def test_a_search_draws_the_same_values_again(search: str) -> None:
     assert min(quarters) >= (8 if search == "sobol" else 1)  # evenly spread
 
 
-def test_seeds_follow_each_other_or_are_given() -> None:
+def test_seeds_are_consecutive_or_given() -> None:
     assert [run.seed for run in variants(RUN, seeds=3)] == [RUN.seed, RUN.seed + 1, RUN.seed + 2]
     assert [run.seed for run in variants(RUN, seeds=[7, 5])] == [7, 5]
 

@@ -58,6 +58,8 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.used += -(-size // _ALIGNMENT) * _ALIGNMENT
         if self._memory is None:
             return tensor
+        if self.used > len(self._memory):
+            raise RuntimeError("a run needs more memory than the first time")
         memory = _tensor_at(self._memory.data_ptr() + first, size, self._device).view(tensor.dtype)
         placed = memory.as_strided(tensor.shape, tensor.stride())
         return placed.copy_(tensor)
@@ -116,7 +118,7 @@ _OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.storage_offset, torch.
 
 @final
 class RunCopies:
-    """The memory of several runs: copies of equal layout, whose tensors are those of the first run.
+    """The memory of several runs: one copy for each, in the layout of the first run, which alone has tensor objects.
 
     Attributes:
         memory: ``[runs, bytes]`` on the device.
@@ -150,15 +152,12 @@ class RunCopies:
 
     def make(self, make: Callable[[], Any]) -> Any:
         """Return the first run, which ``make`` makes in its memory."""
-        with _Placement(self._device, self.memory[0]) as placement, launching_for(self.runs):
-            made = make()
-        if placement.used > self.memory.shape[1]:
-            raise RuntimeError("the runs of a population need memory of different sizes")
-        return made
+        with _Placement(self._device, self.memory[0]), launching_for(self.runs):
+            return make()
 
     @contextmanager
     def of_all_runs(self) -> Iterator[None]:
-        """Context in which torch's functions and launches work on all runs, given the tensors of the first."""
+        """Let torch's functions and launches that get tensors of the first run work on the copies of all runs."""
         functorch: Any = torch._C._functorch
         self.runs.count = self.runs.all
         level = functorch._vmap_increment_nesting(self.runs.all, "different")

@@ -307,6 +307,7 @@ class History:
     """Episode statistics and log of a run.
 
     Attributes:
+        target_role: The role that ``target_return`` refers to.
         episodes: Means over the last 100 episodes.
         held: The reports that callbacks have not received; the log does not have them, either.
         newest: The newest report.
@@ -320,7 +321,7 @@ class History:
         role = default_role if config.target_role is None else config.target_role
         if role not in roles:
             raise ValueError(f"target_role is {role!r}{did_you_mean(role, roles)} The roles are: {', '.join(roles)}")
-        self._config, self._target_role = config, role
+        self._config, self.target_role = config, role
         self.target = {} if config.target_return is None else {role: config.target_return}
         self._windows = {name: EpisodeWindow() for name in roles}
         self._metric_names, self._metric_window = tuple(metrics), EpisodeWindow(len(metrics))
@@ -363,7 +364,7 @@ class History:
     @property
     def target_mean(self) -> float:
         """Mean return that ``target_return`` refers to; NaN until 100 episodes have ended."""
-        return self.episodes.roles[self._target_role][0] if self._windows[self._target_role].full else math.nan
+        return self.episodes.roles[self.target_role][0] if self._windows[self.target_role].full else math.nan
 
     def open_log(self, path: Path, iteration: int) -> None:
         """Start or resume a log; rows after ``iteration``, and of reports that are still held, are dropped."""

@@ -1,19 +1,21 @@
-"""Runs of equal shape that train at once: the iterations of one, on the memory of all."""
+"""Iterations of several runs of equal shape at once."""
 
 import collections
+import dataclasses
 import functools
 import math
 import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.several import PerRun
+from gpu_envs.documented import documented
 from gpu_envs.progress import Progress
 from gpu_envs.training.iterations import Iterations
 from gpu_envs.training.process.copies import RunCopies
@@ -26,7 +28,10 @@ ENGINES = ("small", "CPU actor-critic", "CPU Q network")
 """Engines whose networks a population can train."""
 
 
-class Outcome(NamedTuple):
+@final
+@documented
+@dataclasses.dataclass(frozen=True)
+class Outcome:
     """How a run of a population ended."""
 
     reason: str
@@ -38,39 +43,42 @@ class Outcome(NamedTuple):
 
 
 @final
-class Together(Iterations):
-    """Runs of equal shape: the iterations of the first one, which work on the memory of all.
+class JointIterations(Iterations):
+    """Iterations of the first of several runs of equal shape, each of whose operations works on the memory of all runs.
 
     Attributes:
         copies: The memory of all runs.
         outcomes: How each run ended, by its number.
+        points: Every ``log_interval`` iterations, environment steps and the mean return of each run's last episodes.
     """
 
-    copies: RunCopies | None = None
+    copies: RunCopies
 
     @classmethod
-    def of(cls, runs: Sequence[Run], params: Collection[str]) -> "Together":
+    def of(cls, runs: Sequence[Run], params: Collection[str]) -> "JointIterations":
         """Make runs that differ in their seeds and in numbers; ``params``: the environment's parameters that differ."""
 
-        def make() -> "Together":
+        def make() -> "JointIterations":
             return cls(_with_all_numbers(runs), per_replica=params)
 
         copies = RunCopies(len(runs), resolve_device(runs[0].device), make)
-        first: Together = copies.make(make)
+        first: JointIterations = copies.make(make)
+        first._check_engines()
         hosts = []
         for number in reversed(range(len(runs))):
             first.restart(runs[number], params)
             copies.memory[number].copy_(copies.memory[0])
-            hosts.append(first._host())
+            hosts.append(first._host_state())
         first._join(copies, runs, hosts[::-1])
         return first
 
-    def _host(self) -> dict[str, Any]:
+    def _host_state(self) -> dict[str, Any]:
         """Return what the environment's simulation has on the host and differs between runs."""
         sim = vars(self.horizon_env.env.simulation)
         return {name: dict(sim[name]) for name in ("drawn", "known_params", "randomness")}
 
-    def _join(self, copies: RunCopies, runs: Sequence[Run], hosts: Sequence[dict[str, Any]]) -> None:
+    def _check_engines(self) -> None:
+        """Raise a ValueError if a policy's engine cannot compute the networks of several runs."""
         for name, learner in self.learners.items():
             if learner.engine not in ENGINES:
                 reason = f": {learner.fallback_reason}" if learner.fallback_reason else ""
@@ -78,6 +86,8 @@ class Together(Iterations):
                     f"a population trains networks of the engines {', '.join(ENGINES)}, and the policy {name!r} would "
                     f"use {learner.engine}{reason}; gpu-envs train --help lists the settings of networks"
                 )
+
+    def _join(self, copies: RunCopies, runs: Sequence[Run], hosts: Sequence[dict[str, Any]]) -> None:
         self.copies, self._runs, self._hosts = copies, runs, hosts
         self._reports = self._reports.of_runs(len(runs))
         self.outcomes: list[Outcome | None] = [None] * len(runs)
@@ -89,30 +99,17 @@ class Together(Iterations):
         self._roles = [role.name for role in self.horizon_env.roles]
         self.points: list[tuple[int, np.ndarray]] = []
 
-    @property
-    def fitting(self) -> int:
-        """Maximum number of such runs that fit into the device's memory."""
-        assert self.copies is not None
-        return int(self.copies.fitting)
-
     def roll_out(self) -> None:
-        if self.copies is None:
-            super().roll_out()
-            return
         with self.copies.of_all_runs():
             super().roll_out()
 
     def learn(self) -> None:
-        if self.copies is None:
-            super().learn()
-            return
         with self.copies.of_all_runs():
             super().learn()
 
     def prepare(self) -> None:
         if self.phases:
             return
-        assert self.copies is not None
         phases: list[Callable[[], None]] = [self.roll_out, self.learn]
         if not self.no_graphs_reason:
             start = self.copies.memory.clone()
@@ -124,12 +121,10 @@ class Together(Iterations):
         self.phases = phases
 
     def _sent_metrics(self) -> torch.Tensor:
-        assert self.copies is not None
         return self.copies.stacked(self._metrics)
 
     def train(self, bar: Progress, interrupted: threading.Event) -> None:
         """Train until every run has done its steps, reached its target return, diverged, or is ``interrupted``."""
-        assert self.copies is not None
         self.prepare()
         config, started = self.config, time.perf_counter()
         active = self.copies.runs.active
@@ -153,7 +148,6 @@ class Together(Iterations):
 
     def _receive(self, *, wait_for_all: bool) -> None:
         """Receive metrics; end the runs that have diverged or reached their targets."""
-        assert self.copies is not None
         active, config = self.copies.runs.active, self.config
         for iteration, values, *_ in self._reports.receive_values(wait_for_all=wait_for_all):
             values[~active] = 0  # the kernels have not written them
@@ -180,13 +174,12 @@ class Together(Iterations):
 
     def _episodes(self, values: np.ndarray) -> np.ndarray:
         """Return ``[runs, 3, horizon]`` of metrics: episodes that ended, their returns and lengths, of the target."""
-        role = self._roles.index(self.history._target_role)
+        role = self._roles.index(self.history.target_role)
         horizon = self.config.horizon
         return values[:, 3 * role * horizon : 3 * (role + 1) * horizon].reshape(len(values), 3, horizon)
 
     def _remember(self, values: np.ndarray) -> None:
         """Keep the metrics of an iteration, and forget iterations that no mean of a run depends on."""
-        assert self.copies is not None
         rows, horizon = 3 * len(self._roles) + bool(self.horizon_env.metrics), self.config.horizon
         counted = values[:, : rows * horizon].reshape(len(values), rows, horizon)[:, ::3].sum(2)
         self._recent.append(values)
@@ -219,7 +212,6 @@ class Together(Iterations):
 
     def _end(self, numbers: np.ndarray, reason: str) -> None:
         """End runs: later launches leave them out, and their memory is kept as it is now."""
-        assert self.copies is not None
         means = self._means() if len(numbers) else np.zeros(0)
         for number in map(int, numbers):
             self.copies.exclude(number)
@@ -232,16 +224,15 @@ class Together(Iterations):
         """Return the episode statistics of a run, as of now or of its end."""
         run, metrics = self._runs[number], self.horizon_env.metrics
         recent = self._ended.get(number) or [values[number] for values in self._recent]
-        history = History(run, self._roles, self.history._target_role, metrics)
+        history = History(run, self._roles, self.history.target_role, metrics)
         for values in recent:
             history.add(self._reports.to_report(0, values, 0.0, 0.0))
         return history
 
     def state_of(self, number: int) -> dict[str, Any]:
         """Return the state of a run, as ``Trainer.state``."""
-        assert self.copies is not None
         memory, outcome, run = self.copies.memory, self.outcomes[number], self._runs[number]
-        first, host = memory[0].clone(), self._host()
+        first, host = memory[0].clone(), self._host_state()
         memory[0].copy_(memory[number])
         vars(self.horizon_env.env.simulation).update(self._hosts[number])
         try:
