@@ -15,7 +15,7 @@ import gpu_envs
 pytest.importorskip("torch")
 
 import torch
-from support.trainers import FIELD, FIELD_PARAMS, small_run
+from trainers import FIELD, FIELD_PARAMS, small_run
 
 from gpu_envs.training import Outcome, Population, Run, RunDirectory, Trainer, extract, resume, train
 from gpu_envs.training.population import PopulationResult
@@ -79,8 +79,8 @@ def assert_same(one: Any, other: Any, name: str) -> None:
             assert_same(one[key], other[key], f"{name}.{key}")
     elif isinstance(one, torch.Tensor | np.ndarray):
         single = name.startswith("environment.params")  # of a double with a value, or of a float in each replica
-        arrays = (np.asarray(torch.as_tensor(each).cpu(), np.float32 if single else None) for each in (one, other))
-        np.testing.assert_array_equal(*arrays, name)
+        ours, theirs = (np.asarray(torch.as_tensor(x).cpu(), np.float32 if single else None) for x in (one, other))
+        np.testing.assert_array_equal(ours, theirs, name)
     else:
         assert one == other, name
 
@@ -196,6 +196,7 @@ def test_a_saved_population_has_its_tables_and_run_directories(tmp_path: Path) -
     curves = list(csv.DictReader((folder / "curves.csv").read_text().splitlines()))
     assert [int(row["steps"]) for row in curves] == [512, 1024, 1536]
     assert float(curves[-1]["0"]) == float(rows[0]["return"])
+    assert result.best is not None
     best = RunDirectory.open(folder / "best").config()
     assert best.algorithm.learning_rate == population.runs[result.best].algorithm.learning_rate
     other = extract(folder, 1 - result.best, tmp_path / "other")
