@@ -91,7 +91,8 @@ def copies_of(tensor: Any) -> Any:
     functorch: Any = torch._C._functorch
     if tensor is None or not functorch.is_batchedtensor(tensor):
         return None
-    return functorch.get_unwrapped(tensor).movedim(functorch.maybe_get_bdim(tensor), 0)
+    copies, dim = functorch.get_unwrapped(tensor), functorch.maybe_get_bdim(tensor)
+    return copies.movedim(dim, 0) if dim else copies  # autograd knows leaves only as they are
 
 
 @functools.cache

@@ -71,11 +71,11 @@ def make_learner(
     return learner
 
 
-def restart_learner(learner: Learner, run: Run) -> None:
-    """Let a learner with a default module start again, before the first iteration, with a run's seed and numbers."""
+def restart_learner(learner: Learner, run: Run, user_module: nn.Module | None) -> None:
+    """Let a learner start again, before the first iteration, with a run's seed, numbers and initial weights."""
     name, config = learner.policy_rows.name, run.for_policy(learner.policy_rows.name)
     case = case_of(learner.policy_rows, config, "cpu")
-    learner.module.load_state_dict(_make_module(case, None, name, run).state_dict())
+    learner.module.load_state_dict(_make_module(case, user_module, name, run).state_dict())
     learner.restart(config.algorithm, run.seed)
 
 

@@ -136,16 +136,17 @@ class Iterations:
         by_torch |= any(player.networks is not None for player in self.players.values())
         return self.config.torch_threads or default if by_torch else 1
 
-    def restart(self, run: Run, params: Collection[str]) -> None:
+    def restart(self, run: Run, params: Collection[str], modules: Mapping[str, nn.Module]) -> None:
         """Start again, before the first iteration, as a run that differs in its seed and in numbers.
 
         Args:
             run: The run: its schedules and clip range, and parameters of the environment, are written to the device.
             params: Names of the parameters that differ.
+            modules: The user's modules, with the run's initial weights.
         """
         self.config = run
-        for learner in self.learners.values():
-            restart_learner(learner, run)
+        for name, learner in self.learners.items():
+            restart_learner(learner, run, modules.get(name))
         for player in self.players.values():
             player.restart(run.seed)
         self._schedules.restart(

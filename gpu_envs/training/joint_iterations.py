@@ -7,25 +7,29 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
+from torch import nn
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.backend.several import PerRun
 from gpu_envs.documented import documented
+from gpu_envs.engine.roles import SINGLE_ROLE
+from gpu_envs.errors import did_you_mean
 from gpu_envs.progress import Progress
+from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.iterations import Iterations
 from gpu_envs.training.process.copies import RunCopies
 from gpu_envs.training.process.device import RandomState, capture_graphs
-from gpu_envs.training.record.reports import REQUESTS, WINDOW, History
+from gpu_envs.training.record.reports import MEANT, REQUESTS, WINDOW, History
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import numbers_that_differ
 
-ENGINES = ("small", "CPU actor-critic", "CPU Q network")
-"""Engines whose networks a population can train."""
+Modules: TypeAlias = Callable[[Run], Mapping[str, nn.Module]]
+"""Makes the user's modules of a run, by policy name, with their initial weights."""
 
 
 @final
@@ -43,10 +47,42 @@ class Outcome:
 
 
 @final
+class PopulationReport(Mapping[str, np.ndarray]):
+    """The figures of an iteration by name, as in ``log.csv``: ``report["return"]`` has the value of each run.
+
+    Values of runs that have ended are NaN, except of their returns.
+
+    Attributes:
+        iteration: Number of the iteration, from 1.
+        steps: Environment steps of each run so far, summed over its replicas.
+        numbers: Numbers of the runs in the population, in the order of the values.
+        active: For each run, whether it trains.
+    """
+
+    def __init__(self, of: "JointIterations", iteration: int, values: np.ndarray) -> None:
+        """Make the report of an iteration with the metrics ``values``, ``[runs, size]``."""
+        self.iteration, self.steps = iteration, of.config.steps_at(iteration)
+        self.numbers, self.active = np.array(of.numbers), of.copies.runs.active.copy()
+        self._figures = of.figures(values)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._figures:
+            raise KeyError(f"there is no {name!r}{did_you_mean(name, self)} There are: {', '.join(self)}")
+        return self._figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+
+@final
 class JointIterations(Iterations):
     """Iterations of the first of several runs of equal shape, each of whose operations works on the memory of all runs.
 
     Attributes:
+        numbers: Numbers of the runs in their population.
         copies: The memory of all runs.
         outcomes: How each run ended, by its number.
         points: Every ``log_interval`` iterations, environment steps and the mean return of each run's last episodes.
@@ -55,21 +91,43 @@ class JointIterations(Iterations):
     copies: RunCopies
 
     @classmethod
-    def of(cls, runs: Sequence[Run], params: Collection[str]) -> "JointIterations":
-        """Make runs that differ in their seeds and in numbers; ``params``: the environment's parameters that differ."""
+    def of(
+        cls,
+        runs: Mapping[int, Run],
+        params: Collection[str],
+        modules: Modules,
+        states: Mapping[int, Mapping[str, Any]],
+        ended: Mapping[int, Outcome],
+    ) -> "JointIterations":
+        """Make runs that differ in their seeds and in numbers.
+
+        Args:
+            runs: The runs, by their numbers in the population.
+            params: Names of the environment's parameters that differ.
+            modules: Makes the user's modules of a run.
+            states: Results of ``state_of`` from which runs continue: of none or all of them.
+            ended: How some of these runs have ended.
+        """
+        numbers, runs = [*runs], [*runs.values()]
 
         def make() -> "JointIterations":
-            return cls(_with_all_numbers(runs), per_replica=params)
+            return cls(_with_all_numbers(runs), modules(runs[0]), per_replica=params)
 
         copies = RunCopies(len(runs), resolve_device(runs[0].device), make)
         first: JointIterations = copies.make(make)
-        first._check_engines()
+        for name, learner in first.learners.items():
+            if not isinstance(learner.algorithm, OnPolicy):
+                raise ValueError(f"the policy {name!r} learns by {learner.algorithm.name}; a population, by {ON_POLICY}")
         hosts = []
-        for number in reversed(range(len(runs))):
-            first.restart(runs[number], params)
-            copies.memory[number].copy_(copies.memory[0])
+        for place in reversed(range(len(runs))):
+            first.restart(runs[place], params, modules(runs[place]))
+            if states:
+                first._restore(states[numbers[place]])
+            copies.memory[place].copy_(copies.memory[0])
             hosts.append(first._host_state())
-        first._join(copies, runs, hosts[::-1])
+        first._join(copies, numbers, runs, hosts[::-1])
+        if states:
+            first._continue([states[number] for number in numbers], [ended.get(number) for number in numbers])
         return first
 
     def _host_state(self) -> dict[str, Any]:
@@ -77,18 +135,10 @@ class JointIterations(Iterations):
         sim = vars(self.horizon_env.env.simulation)
         return {name: dict(sim[name]) for name in ("drawn", "known_params", "randomness")}
 
-    def _check_engines(self) -> None:
-        """Raise a ValueError if a policy's engine cannot compute the networks of several runs."""
-        for name, learner in self.learners.items():
-            if learner.engine not in ENGINES:
-                reason = f": {learner.fallback_reason}" if learner.fallback_reason else ""
-                raise ValueError(
-                    f"a population trains networks of the engines {', '.join(ENGINES)}, and the policy {name!r} would "
-                    f"use {learner.engine}{reason}; gpu-envs train --help lists the settings of networks"
-                )
-
-    def _join(self, copies: RunCopies, runs: Sequence[Run], hosts: Sequence[dict[str, Any]]) -> None:
-        self.copies, self._runs, self._hosts = copies, runs, hosts
+    def _join(
+        self, copies: RunCopies, numbers: Sequence[int], runs: Sequence[Run], hosts: Sequence[dict[str, Any]]
+    ) -> None:
+        self.copies, self.numbers, self._runs, self._hosts = copies, numbers, runs, hosts
         self._reports = self._reports.of_runs(len(runs))
         self.outcomes: list[Outcome | None] = [None] * len(runs)
         self._recent: collections.deque[np.ndarray] = collections.deque()
@@ -98,6 +148,31 @@ class JointIterations(Iterations):
         self._memories: dict[int, torch.Tensor] = {}
         self._roles = [role.name for role in self.horizon_env.roles]
         self.points: list[tuple[int, np.ndarray]] = []
+
+    def _continue(self, states: Sequence[Mapping[str, Any]], ended: Sequence[Outcome | None]) -> None:
+        """Continue from saved states: restore the metrics of recent episodes, and leave out runs that have ended."""
+        first_of_metrics, horizon = 3 * len(self._roles), self.config.horizon
+        rows: list[list[tuple[int, np.ndarray]]] = []
+        for state in states:
+            windows = [np.array(state["windows"][role], np.float64).reshape(-1, 3).T for role in self._roles]
+            columns = [np.array(state["metrics"][name]).reshape(-1, 2).T for name in self.horizon_env.metrics]
+            metrics = [np.stack([columns[0][0], *(sums for _, sums in columns)])] if columns else []
+            rows.append([*zip(range(0, first_of_metrics + 1, 3), [*windows, *metrics], strict=False)])
+        count = -(-max(window.shape[1] for of_run in rows for _, window in of_run) // horizon)
+        recent = np.zeros((count, len(states), self._reports.size), np.float32)
+        for place, of_run in enumerate(rows):
+            for first, window in of_run:
+                steps = np.zeros((len(window), count * horizon), np.float32)
+                steps[:, : window.shape[1]] = window
+                by_iteration = steps.reshape(len(window), count, horizon).swapaxes(0, 1).reshape(count, -1)
+                recent[:, place, first * horizon : (first + len(window)) * horizon] = by_iteration
+        self.iteration = max(state["iteration"] for state, end in zip(states, ended, strict=True) if end is None)
+        for values in recent:
+            self._remember(values)
+        for place, outcome in enumerate(ended):
+            if outcome is not None:
+                self._end(np.array([place]), outcome.reason)
+                self.outcomes[place] = outcome
 
     def roll_out(self) -> None:
         with self.copies.of_all_runs():
@@ -123,9 +198,24 @@ class JointIterations(Iterations):
     def _sent_metrics(self) -> torch.Tensor:
         return self.copies.stacked(self._metrics)
 
-    def train(self, bar: Progress, interrupted: threading.Event) -> None:
-        """Train until every run has done its steps, reached its target return, diverged, or is ``interrupted``."""
+    def train(
+        self,
+        bar: Progress,
+        interrupted: threading.Event,
+        watch: Callable[[PopulationReport, bool], Mapping[int, str]] | None,
+        save: Callable[[], None],
+    ) -> None:
+        """Train until every run has done its steps, reached its target return, diverged, or is ended otherwise.
+
+        Args:
+            bar: Progress output.
+            interrupted: Ends all runs.
+            watch: Receives the report of each iteration, and whether it is logged; returns reasons to end runs, by
+                their numbers.
+            save: Called after every ``checkpoint_interval`` iterations.
+        """
         self.prepare()
+        self._watch = watch
         config, started = self.config, time.perf_counter()
         active = self.copies.runs.active
         with self._settings():
@@ -137,6 +227,8 @@ class JointIterations(Iterations):
                 self.seconds = time.perf_counter() - started
                 steps = self.steps * len(active)
                 bar.update(steps, steps / self.seconds, {"best": self._best()})
+                if due and not last:
+                    save()
             self._receive(wait_for_all=True)
             reason = "interrupted" if self.iteration < config.iterations else "total_steps"
             for number, memory in self._memories.items():
@@ -154,6 +246,11 @@ class JointIterations(Iterations):
             self._remember(values)
             self._end(np.flatnonzero(active & ~np.isfinite(values[:, self._checked]).all(1)), "diverged")
             logs = iteration % config.log_interval == 0 or iteration == config.iterations
+            if self._watch is not None:
+                wishes = self._watch(PopulationReport(self, iteration, values), logs)
+                for reason in dict.fromkeys(wishes.values()):
+                    places = [place for place, number in enumerate(self.numbers) if wishes.get(number) == reason]
+                    self._end(np.array([place for place in places if active[place]], int), reason)
             if config.target_return is None and not logs:
                 continue
             means = self._means()
@@ -172,11 +269,46 @@ class JointIterations(Iterations):
         checked = [k for k, name in enumerate(names, end - len(names)) if name not in (None, "explained_variance")]
         return np.array(checked)
 
-    def _episodes(self, values: np.ndarray) -> np.ndarray:
-        """Return ``[runs, 3, horizon]`` of metrics: episodes that ended, their returns and lengths, of the target."""
-        role = self._roles.index(self.history.target_role)
-        horizon = self.config.horizon
-        return values[:, 3 * role * horizon : 3 * (role + 1) * horizon].reshape(len(values), 3, horizon)
+    def _episode_means(self, first: int, sums: int) -> np.ndarray:
+        """Return means of each run's last 100 episodes, as ``EpisodeWindow``, ``[sums, runs]``; NaN without episodes.
+
+        Args:
+            first: Row of the metrics that counts episodes in each step.
+            sums: Number of rows after it, with sums over these episodes.
+        """
+        runs, horizon = len(self._runs), self.config.horizon
+        if not self._recent:
+            return np.full((sums, runs), np.nan)
+        part = slice(first * horizon, (first + 1 + sums) * horizon)
+        steps = np.concatenate([v[:, part].reshape(runs, 1 + sums, horizon) for v in self._recent], 2).astype(np.float64)
+        later = steps[:, 0].sum(1, keepdims=True) - steps[:, 0].cumsum(1)
+        totals = (steps * (later < WINDOW)[:, None]).sum(2).T
+        with np.errstate(invalid="ignore"):
+            means: np.ndarray = totals[1:] / np.where(totals[0] > 0, totals[0], np.nan)
+        means[:, [*self._ended]] = np.nan
+        return means
+
+    def figures(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the figures of ``PopulationReport`` from an iteration's metrics, ``[runs, size]``."""
+        figures: dict[str, np.ndarray] = {}
+        for role in self._roles:
+            prefix = "" if self._roles == [SINGLE_ROLE] else f"{role}/"
+            means = self._episode_means(3 * self._roles.index(role), 2)
+            if role == self.history.target_role:
+                means[0] = self._means()
+            figures |= {f"{prefix}{name}": mean for name, mean in zip(("return", "length"), means, strict=True)}
+        end = values.shape[1] - REQUESTS - sum(len(learner.metric_names) for learner in self.learners.values())
+        for name, learner in self.learners.items():
+            prefix = "" if len(self.learners) == 1 else f"{name}/"
+            names, first, end = learner.metric_names, end, end + len(learner.metric_names)
+            metrics = {n: v.astype(np.float64) for n, v in zip(names, values[:, first:end].T, strict=True) if n}
+            counts = metrics.pop("samples")
+            counts[counts == 0] = np.nan
+            figures |= {f"{prefix}{n}": v / (counts if n in MEANT else 1.0) for n, v in metrics.items()}
+        if metrics_of_env := self.horizon_env.metrics:
+            means = self._episode_means(3 * len(self._roles), len(metrics_of_env))
+            figures |= {f"metrics/{name}": mean for name, mean in zip(metrics_of_env, means, strict=True)}
+        return figures
 
     def _remember(self, values: np.ndarray) -> None:
         """Keep the metrics of an iteration, and forget iterations that no mean of a run depends on."""
@@ -193,14 +325,8 @@ class JointIterations(Iterations):
             self._recent.popleft()
 
     def _means(self) -> np.ndarray:
-        """Return the mean return of each run's last 100 episodes, as ``EpisodeWindow``; NaN without episodes."""
-        if not self._recent:
-            return np.full(len(self._runs), np.nan)
-        episodes = np.concatenate([self._episodes(values) for values in self._recent], 2).astype(np.float64)
-        later = episodes[:, 0].sum(1, keepdims=True) - episodes[:, 0].cumsum(1)
-        counts, returns = ((episodes[:, row] * (later < WINDOW)).sum(1) for row in range(2))
-        with np.errstate(invalid="ignore"):
-            means: np.ndarray = returns / np.where(counts > 0, counts, np.nan)
+        """Return the mean return of each run's last 100 episodes, of the role of the target return."""
+        (means,) = self._episode_means(3 * self._roles.index(self.history.target_role), 1)
         for number in self._ended:
             outcome = self.outcomes[number]
             means[number] = outcome.returns if outcome is not None else np.nan

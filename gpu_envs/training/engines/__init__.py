@@ -1,5 +1,6 @@
 """The engines, which compute the networks of policies, and the choice of one."""
 
+from gpu_envs.backend.several import current_runs
 from gpu_envs.training.engines.base import Engine
 from gpu_envs.training.engines.cpu import CpuPolicyEngine, CpuQEngine
 from gpu_envs.training.engines.functions import FunctionsEngine
@@ -34,6 +35,8 @@ def choose(case: Case) -> tuple[Engine, str]:
         for engine in kernels:
             if case.device.startswith(engine.device):
                 reason = engine.fallback_reason(case)
+                if not (reason or engine.of_populations or current_runs() is None):
+                    reason = "the kernels train one run at a time"
                 if not reason:
                     return engine, _joined(reasons)
                 reasons[engine.name] = reason

@@ -206,6 +206,8 @@ class Engine(ABC):
     """Base class of the algorithms that the engine may run."""
     device: ClassVar[str]
     """Device type, ``cuda`` or ``cpu``; empty: both."""
+    of_populations: ClassVar[bool] = False
+    """Whether it computes the networks of many runs at once."""
     horizon_kernel: ClassVar[str] = ""
     """The kernel that acts and steps for a full horizon, in environments that it supports; empty: none."""
 

@@ -109,6 +109,7 @@ class CpuPolicyEngine(KernelEngine):
     """Runs actors and critics of up to three hidden layers."""
 
     name = "CPU actor-critic"
+    of_populations = True
     horizon_kernel = "kernel_act_and_step of cpu/act_and_step.cuh"
     learns = PolicyGradient
     device = "cpu"
@@ -134,6 +135,7 @@ class CpuQEngine(KernelEngine):
     """Runs Q networks of up to three hidden layers."""
 
     name = "CPU Q network"
+    of_populations = True
     learns = PQN
     device = "cpu"
     algorithms = (PQN,)

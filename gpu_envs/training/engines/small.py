@@ -51,6 +51,7 @@ class SmallEngine(KernelEngine):
     """Runs actors and critics of two narrow hidden layers each."""
 
     name = "small"
+    of_populations = True
     horizon_kernel = "kernel_act_and_step of small/act_and_step.cuh"
     learns = PolicyGradient
     algorithms = (PPO, A2C)

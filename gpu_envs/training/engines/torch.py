@@ -39,6 +39,7 @@ from gpu_envs.training.observations import (
     update_max_magnitude,
     zero_inactive,
 )
+from gpu_envs.training.process.copies import over_copies
 from gpu_envs.training.process.device import warm_up_autograd
 from gpu_envs.training.process.group import Group
 
@@ -165,12 +166,8 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
             run = self._differentiate_loss if self._loss_in_torch else self._run_loss_kernel
             grad_outputs = run(tuple(map(plain, outputs)), piece, sums)
             # the actor or the critic may have no trainable parameters
-            pairs = [(o, g) for o, g in zip(outputs, grad_outputs, strict=True) if o.requires_grad]
-            learning, upstream = zip(*pairs, strict=True)
-            with_gradients: Any = _WithGradients.apply  # untyped
             with matmul_precision(self._precision):
-                loss = with_gradients(upstream, *learning)
-                grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+                grads = gradients_of(outputs, grad_outputs, self._parameters)
             if not gradients:
                 torch.sum(sums, 1, out=totals)
                 gradients = grads
@@ -184,13 +181,14 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """Returns the summed loss's gradients with respect to the outputs, by autograd; writes ``SUMS`` per sample."""
         batch = _chosen_samples(minibatch)
         with torch.enable_grad():
-            losses = self._losses(tuple(output.requires_grad_() for output in outputs), batch, minibatch.scalars)
-            loss = _mask_inactive(losses.pop("loss"), batch.alive).sum()
+            outputs = leaves(outputs)
+            losses = self._losses(outputs, batch, minibatch.scalars)
+            loss = _mask_inactive(losses.pop("loss"), batch.alive)
         sums.zero_()
         for name, values in losses.items():
             sums[SUMS.index(name)] = _mask_inactive(values.detach(), batch.alive)
         sums[SUMS.index("alive")] = 1.0 if batch.alive is None else batch.alive.float()
-        return torch.autograd.grad(loss, outputs, materialize_grads=True)
+        return gradients_of((loss,), (torch.ones_like(loss),), outputs)
 
     def _chunk(self, count: int, observations: Rows) -> int:
         """Returns how many of ``count`` rows the module runs at once: complete groups, up to about ``CHUNK_BYTES``."""
@@ -354,6 +352,7 @@ class TorchEngine(Engine):
     """Runs any module, setting and on-policy algorithm; a kernel computes the loss, if it supports it."""
 
     name = "torch"
+    of_populations = True
     learns = OnPolicy
     device = ""
 
@@ -390,6 +389,21 @@ def chosen_observations(minibatch: Minibatch) -> Rows:
 def plain(tensor: Tensor) -> Tensor:
     """Returns a tensor as contiguous float32 without a gradient, as kernels need it."""
     return tensor.detach().float().contiguous()
+
+
+@over_copies
+def leaves(tensors: Outputs) -> Outputs:
+    """Returns tensors that autograd differentiates with respect to."""
+    return tuple(tensor.detach().requires_grad_() for tensor in tensors)
+
+
+@over_copies
+def gradients_of(outputs: Outputs, upstream: Outputs, parameters: Sequence[Tensor]) -> Outputs:
+    """Returns the gradients of parameters, from the gradients of outputs, some of which may not depend on them."""
+    pairs = [(output, gradient) for output, gradient in zip(outputs, upstream, strict=True) if output.requires_grad]
+    learning, gradients = zip(*pairs, strict=True)
+    with_gradients: Any = _WithGradients.apply  # untyped
+    return torch.autograd.grad(with_gradients(gradients, *learning), parameters, materialize_grads=True)
 
 
 @final

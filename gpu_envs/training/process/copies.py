@@ -1,13 +1,15 @@
 """A copy of a run's memory for each of several runs, on which torch and kernels work at once."""
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, cast, final
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_envs.backend.several import SeveralRuns, copies_of, launching_for
@@ -92,8 +94,16 @@ class _Lifting(TorchFunctionMode):
         wrapped: Tensor = functorch._add_batch_dim(copies, 0, self._level)
         return wrapped
 
+    def _copies_of(self, tensor: Tensor) -> Tensor:
+        copies = copies_of(self._lift(tensor))
+        return tensor if copies is None else copies
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
+        if hasattr(func, "of_all_runs"):
+            with temporarily_clear_interpreter_stack():
+                results = func.of_all_runs(*_mapped(self._copies_of, args))
+            return _mapped(self._wrap, results)
         if func is torch.Tensor.data_ptr:
             with torch._C.DisableTorchFunction():
                 return self._copies.runs.first_address(args[0])
@@ -114,6 +124,22 @@ _SUMS = {torch.sum, torch.Tensor.sum}
 
 _OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.storage_offset, torch.Tensor.untyped_storage}
 """Functions of a tensor itself."""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def over_copies(function: _Function) -> _Function:
+    """Decorate a function of tensors so that, for several runs, it gets and returns tensors with a dimension of runs."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        if has_torch_function(args):
+            return handle_torch_function(call, args, *args)
+        return function(*args)
+
+    vars(call)["of_all_runs"] = function
+    return cast(_Function, call)
 
 
 @final
@@ -144,6 +170,7 @@ class RunCopies:
         self.memory: Final = torch.zeros(count, each, dtype=torch.uint8, device=device)
         self.runs: Final = SeveralRuns(count, self.memory.data_ptr(), self.memory.shape[1])
         self.runs.flags = self._flags.data_ptr()
+        self._leaves: dict[int, Tensor] = {}
 
     def exclude(self, number: int) -> None:
         """Leave a run out of later launches."""
@@ -187,5 +214,9 @@ class RunCopies:
                 return tensor
             if not 0 <= tensor.data_ptr() - self.memory.data_ptr() < self.memory.shape[1]:
                 return tensor
-            lifted: Tensor = functorch._add_batch_dim(self.stacked(tensor), 0, level)
+            copies = self.stacked(tensor)
+            if tensor.requires_grad and tensor.is_leaf:  # autograd has to find the same copies again
+                with temporarily_clear_interpreter_stack():
+                    copies = self._leaves.setdefault(tensor.data_ptr(), copies.requires_grad_())
+            lifted: Tensor = functorch._add_batch_dim(copies, 0, level)
             return lifted

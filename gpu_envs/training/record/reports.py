@@ -210,7 +210,7 @@ class EpisodeWindow:
         return self._steps.tolist()
 
 
-_SUMS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+MEANT = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 """Metrics that on-policy learners report as sums over samples."""
 
 _COUNTS = ("samples", "transitions")
@@ -221,8 +221,8 @@ def mean_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Convert a learner's metrics to means for the log; NaN if an iteration had no samples."""
     count = metrics.get("samples", 1.0) or math.nan
     learnt = all(metrics.get(name, 1.0) for name in _COUNTS)
-    means = {name: value / count if name in _SUMS else value for name, value in metrics.items() if name not in _COUNTS}
-    return means if learnt else means | {name: math.nan for name in (*_SUMS, "gradient_norm") if name in means}
+    means = {name: value / count if name in MEANT else value for name, value in metrics.items() if name not in _COUNTS}
+    return means if learnt else means | {name: math.nan for name in (*MEANT, "gradient_norm") if name in means}
 
 
 @dataclasses.dataclass(frozen=True)
