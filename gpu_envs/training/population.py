@@ -102,7 +102,7 @@ class Population:
     that differ in anything else, such as the network, train one group after the other.
 
     Attributes:
-        runs: The runs.
+        runs: The runs, combination by combination, each with all seeds.
 
     Example:
         >>> from gpu_envs.training import Population, Run
@@ -117,7 +117,7 @@ class Population:
         run: Run,
         *,
         seeds: int | Sequence[int] = 1,
-        vary: Mapping[str, Any] | None = None,
+        vary: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         runs: int | None = None,
         search: str = "random",
     ) -> None:
@@ -127,7 +127,8 @@ class Population:
             run: Their common settings.
             seeds: Seeds of each combination of values, or their number, from the run's seed on.
             vary: By name, a list of values or a range, such as ``uniform:0.9:1`` or ``log:1e-4:1e-2``. A name is a
-                setting, such as ``learning_rate``, or ``env.`` and a parameter of the environment.
+                setting, such as ``learning_rate``, or ``env.`` and a parameter of the environment. Or a list of
+                combinations, such as ``[{"gamma": 0.9, "clip": 0.1}, {"gamma": 0.99, "clip": 0.2}]``.
             runs: Number of combinations of values; None: with ``grid`` all combinations of lists, otherwise 16.
             search: ``random``, ``sobol`` (evenly spread) or ``grid`` (all combinations, with equal steps in ranges).
         """

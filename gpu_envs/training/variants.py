@@ -54,7 +54,7 @@ def variants(
     run: Run,
     *,
     seeds: int | Sequence[int] = 1,
-    vary: Mapping[str, Any] | None = None,
+    vary: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     count: int | None = None,
     search: str = "random",
 ) -> list[Run]:
@@ -64,27 +64,36 @@ def variants(
         run: The run.
         seeds: Seeds of each combination of values, or their number, from the run's seed on.
         vary: By name, a list of values or a range, such as ``uniform:0.9:1`` or ``log:1e-4:1e-2``. A name is a
-            setting, such as ``learning_rate``, or ``env.`` and a parameter of the environment.
+            setting, such as ``learning_rate``, or ``env.`` and a parameter of the environment. Or a list of
+            combinations, each with values by name.
         count: Number of combinations; None: with ``grid`` all combinations of the lists, otherwise 16.
         search: ``random``, ``sobol`` (evenly spread) or ``grid`` (all combinations, with equal steps in ranges).
     """
     if search not in SEARCHES:
         raise ValueError(f"search is {search!r}{did_you_mean(search, SEARCHES)} Allowed: {', '.join(SEARCHES)}")
-    if "seed" in (vary or {}):
+    given = vary if isinstance(vary, Sequence) else [vary or {}]
+    if not given or not all(isinstance(each, Mapping) for each in given):
+        raise ValueError(
+            f"vary is {vary!r}; give ranges by name, or a list of combinations, such as [{{'gamma': 0.9}}]"
+        )
+    if any("seed" in each for each in given):
         raise ValueError("vary names 'seed'; give seeds instead")
-    ranges = {name: _range_of(name, values) for name, values in (vary or {}).items()}
+    if given is vary and (count is not None or search != "random"):
+        raise ValueError("vary lists all combinations; leave out runs and search")
+    combinations = given if given is vary else _combinations(given[0], count, search, run.seed)
     numbers = range(run.seed, run.seed + seeds) if isinstance(seeds, int) else seeds
     if not numbers:
         raise ValueError(f"seeds is {seeds!r}; give a number from 1 up, or a list of seeds")
-    combinations = _combinations(list(ranges.values()), count, search, run.seed) if ranges else [()]
-    return [
-        _changed(run, dict(zip(ranges, values, strict=True)) | {"seed": seed})
-        for values in combinations
-        for seed in numbers
-    ]
+    return [_changed(run, {**values, "seed": seed}) for values in combinations for seed in numbers]
 
 
-def _combinations(ranges: Sequence[Any], count: int | None, search: str, seed: int) -> list[tuple[Any, ...]]:
+def _combinations(vary: Mapping[str, Any], count: int | None, search: str, seed: int) -> list[dict[str, Any]]:
+    ranges = [_range_of(name, values) for name, values in vary.items()]
+    rows = _rows(ranges, count, search, seed) if ranges else [()]
+    return [dict(zip(vary, row, strict=True)) for row in rows]
+
+
+def _rows(ranges: Sequence[Any], count: int | None, search: str, seed: int) -> list[tuple[Any, ...]]:
     lists = [values for values in ranges if isinstance(values, list)]
     if search == "grid":
         product, free = math.prod(map(len, lists)), len(ranges) - len(lists)

@@ -51,6 +51,15 @@ def test_seeds_are_consecutive_or_given() -> None:
     assert [run.seed for run in variants(RUN, seeds=[7, 5])] == [7, 5]
 
 
+def test_combinations_are_listed_each_with_all_seeds() -> None:
+    vary: tuple[dict[str, Any], ...] = ({"gamma": 0.9, "env.pole_mass": 0.2}, {"learning_rate": "0:0.1,1:0"}, {})
+    runs = variants(RUN, seeds=[7, 5], vary=vary)
+    rows = [values_of(run, ["seed", "gamma", "env.pole_mass", "learning_rate"]) for run in runs]
+    gamma, rate = values_of(RUN, ["gamma", "learning_rate"])
+    assert rows[::2] == [[7, 0.9, 0.2, rate], [7, gamma, None, "0:0.1,1:0"], [7, gamma, None, rate]]
+    assert [[5, *row[1:]] for row in rows[::2]] == rows[1::2]
+
+
 def test_other_networks_and_other_kinds_of_parameters_train_apart() -> None:
     vary = {"hidden": [[32, 32], [64, 64]], "env.pole_mass": [0.1, 0.2, "uniform:0.1:0.2", "uniform:0.1:0.3"]}
     groups = groups_of(variants(RUN, vary=vary, search="grid"))
@@ -80,6 +89,13 @@ def test_a_grid_over_three_ranges_uses_all_runs() -> None:
         ({"search": "sobel"}, "search is 'sobel'. Did you mean 'sobol'"),
         ({"seeds": 0}, "seeds is 0"),
         ({"vary": {"seed": [1, 2]}}, "vary names 'seed'; give seeds instead"),
+        ({"vary": []}, r"vary is \[\]; give ranges by name, or a list of combinations, such as \[{'gamma': 0.9}\]"),
+        ({"vary": ["gamma"]}, r"vary is \['gamma'\]; give ranges by name"),
+        ({"vary": "gamma"}, "vary is 'gamma'; give ranges by name"),
+        ({"vary": [{"gamma": 0.9}, {"gama": 0.9}]}, "vary names 'gama', which is no setting of this run. Did you mean"),
+        ({"vary": [{"gamma": 0.9}, {"seed": 1}]}, "vary names 'seed'; give seeds instead"),
+        ({"vary": [{"gamma": 0.9}], "count": 1}, "vary lists all combinations; leave out runs and search"),
+        ({"vary": [{"gamma": 0.9}], "search": "grid"}, "vary lists all combinations; leave out runs and search"),
         ({"vary": {"gamma": [0.9, 0.99]}, "count": 0}, "runs is 0"),
         ({"vary": {"gamma": [0.9, 0.99]}, "count": 1, "search": "grid"}, "has 2 runs; give runs=2 or more"),
     ],
