@@ -1,6 +1,5 @@
 """``gpu-envs sweep`` and ``extract``: train many runs at once, and make a run directory of one of them."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,26 +37,44 @@ def sweep(argv: Sequence[str]) -> int:
     args, env = parse_settings(parser, argv)
     if args.help:
         return show_help(args, env, _sweep_parser)
+    for name, least in (("seeds", 1), ("runs", 1), ("halving", 2)):
+        parser.check_minimum(args, name, least)
+    if args.resume is not None:
+        return _resume(parser, args, env, argv)
     config = read_config(parser, args, env)
-    for name in ("seeds", "runs"):
-        parser.check_minimum(args, name, 1)
     if args.runs is not None and not args.vary:
         parser.error("--runs is the number of combinations of --vary; to train with several seeds, give --seeds")
     vary = dict(map(_parse_range, args.vary or ()))
 
     from gpu_envs.training import Population
-    from gpu_envs.training.population import check_empty
 
-    if config.run_dir:
-        check_empty(config.run_dir)  # before the training
-    run = dataclasses.replace(config, run_dir="")
-    population = Population(run, seeds=args.seeds, vary=vary, runs=args.runs, search=args.search)
-    result = population.train(args.progress)
+    return _train(Population(config, seeds=args.seeds, vary=vary, runs=args.runs, search=args.search), args)
+
+
+def _resume(parser: Parser, args: Any, env: str | None, argv: Sequence[str]) -> int:
+    given = {text.partition("=")[0] for text in argv if text.startswith("--")}
+    given -= {"--resume", "--halving", "--trust", "--progress", "--no-progress", "--debug"}
+    if env is not None or given:
+        extras = ", ".join([*([env] if env else []), *sorted(given)])
+        parser.error(f"--resume takes environment, settings and runs from the folder; leave out {extras}")
+
+    from gpu_envs.training import Population
+
+    return _train(Population.open(args.resume, trust=args.trust), args)
+
+
+def _train(population: Any, args: Any) -> int:
+    from gpu_envs.training.callbacks import Halving
+
+    callbacks = [] if args.halving is None else [Halving(args.halving)]
+    result = population.train(args.progress, callbacks=callbacks)
     echo(repr(result))
-    if config.run_dir != "":
-        folder = population.save(result, config.run_dir)
+    interrupted, folder = any(outcome.reason == "interrupted" for outcome in result.outcomes), result.run_dir
+    if folder is not None and interrupted:
+        echo(f"continue   gpu-envs sweep --resume {folder}")
+    if folder is not None:
         echo(f"{folder}: runs.csv, curves.csv, best; any other run: gpu-envs extract {folder} --run N")
-    return INTERRUPTED if any(outcome.reason == "interrupted" for outcome in result.outcomes) else OK
+    return INTERRUPTED if interrupted else OK
 
 
 def _sweep_parser(name: str | None = None, values: Mapping[str, Any] | None = None) -> Parser:
@@ -66,9 +83,12 @@ def _sweep_parser(name: str | None = None, values: Mapping[str, Any] | None = No
     parser.add_integer("--seeds", "number of seeds of each combination, from --seed on (default: 1)", 1)
     vary = "values or a range of a setting; may be given several times"
     parser.add_argument("--vary", action="append", metavar="NAME=VALUES", help=vary)
+    parser.add_argument("--resume", metavar="DIR", help="continue the interrupted runs of the population in a folder")
     runs = "number of combinations of --vary (default: all of a grid of lists, otherwise 16)"
     parser.add_integer("--runs", runs, optional=True)
     parser.add_string("--search", "random", "random, sobol (evenly spread) or grid (all combinations)")
+    halving = "after 1/N of all iterations, 1/N of the runs continue, the best ones, and so on (default: all continue)"
+    parser.add_integer("--halving", halving, optional=True)
     parser.add_trust()
     parser.add_progress()
     parser.add_debug()

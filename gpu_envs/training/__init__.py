@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.export import export_policies as export_policies
     from gpu_envs.training.heads import Head as Head
     from gpu_envs.training.joint_iterations import Outcome as Outcome
+    from gpu_envs.training.joint_iterations import PopulationReport as PopulationReport
     from gpu_envs.training.networks import ActorCritic as ActorCritic
     from gpu_envs.training.networks import PolicyModule as PolicyModule
     from gpu_envs.training.policy import Network as Network
@@ -54,7 +55,7 @@ _MODULES = {
     "callbacks": ("Callback",),
     "comparison": ("Comparison", "compare"),
     "export": ("export_policies",),
-    "joint_iterations": ("Outcome",),
+    "joint_iterations": ("Outcome", "PopulationReport"),
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),

@@ -28,6 +28,9 @@ from gpu_envs.training.record.reports import MEANT, REQUESTS, WINDOW, History
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import numbers_that_differ
 
+INTERRUPTED = "interrupted"
+"""The reason of runs that a later training continues."""
+
 Modules: TypeAlias = Callable[[Run], Mapping[str, nn.Module]]
 """Makes the user's modules of a run, by policy name, with their initial weights."""
 
@@ -108,24 +111,26 @@ class JointIterations(Iterations):
             states: Results of ``state_of`` from which runs continue: of none or all of them.
             ended: How some of these runs have ended.
         """
-        numbers, runs = [*runs], [*runs.values()]
+        numbers, all_runs = [*runs], [*runs.values()]
 
         def make() -> "JointIterations":
-            return cls(_with_all_numbers(runs), modules(runs[0]), per_replica=params)
+            return cls(_with_all_numbers(all_runs), modules(all_runs[0]), per_replica=params)
 
-        copies = RunCopies(len(runs), resolve_device(runs[0].device), make)
+        copies = RunCopies(len(runs), resolve_device(all_runs[0].device), make)
         first: JointIterations = copies.make(make)
         for name, learner in first.learners.items():
             if not isinstance(learner.algorithm, OnPolicy):
-                raise ValueError(f"the policy {name!r} learns by {learner.algorithm.name}; a population, by {ON_POLICY}")
+                raise ValueError(
+                    f"the policy {name!r} learns by {learner.algorithm.name}; a population learns by ppo, a2c or pqn"
+                )
         hosts = []
         for place in reversed(range(len(runs))):
-            first.restart(runs[place], params, modules(runs[place]))
+            first.restart(all_runs[place], params, modules(all_runs[place]))
             if states:
                 first._restore(states[numbers[place]])
             copies.memory[place].copy_(copies.memory[0])
             hosts.append(first._host_state())
-        first._join(copies, numbers, runs, hosts[::-1])
+        first._join(copies, numbers, all_runs, hosts[::-1])
         if states:
             first._continue([states[number] for number in numbers], [ended.get(number) for number in numbers])
         return first
@@ -230,7 +235,7 @@ class JointIterations(Iterations):
                 if due and not last:
                     save()
             self._receive(wait_for_all=True)
-            reason = "interrupted" if self.iteration < config.iterations else "total_steps"
+            reason = INTERRUPTED if self.iteration < config.iterations else "total_steps"
             for number, memory in self._memories.items():
                 self.copies.memory[number].copy_(memory)
             self._end(np.flatnonzero(active), reason)
@@ -280,7 +285,9 @@ class JointIterations(Iterations):
         if not self._recent:
             return np.full((sums, runs), np.nan)
         part = slice(first * horizon, (first + 1 + sums) * horizon)
-        steps = np.concatenate([v[:, part].reshape(runs, 1 + sums, horizon) for v in self._recent], 2).astype(np.float64)
+        steps = np.concatenate([v[:, part].reshape(runs, 1 + sums, horizon) for v in self._recent], 2).astype(
+            np.float64
+        )
         later = steps[:, 0].sum(1, keepdims=True) - steps[:, 0].cumsum(1)
         totals = (steps * (later < WINDOW)[:, None]).sum(2).T
         with np.errstate(invalid="ignore"):
@@ -326,7 +333,7 @@ class JointIterations(Iterations):
 
     def _means(self) -> np.ndarray:
         """Return the mean return of each run's last 100 episodes, of the role of the target return."""
-        (means,) = self._episode_means(3 * self._roles.index(self.history.target_role), 1)
+        means: np.ndarray = self._episode_means(3 * self._roles.index(self.history.target_role), 1)[0]
         for number in self._ended:
             outcome = self.outcomes[number]
             means[number] = outcome.returns if outcome is not None else np.nan
@@ -355,11 +362,16 @@ class JointIterations(Iterations):
             history.add(self._reports.to_report(0, values, 0.0, 0.0))
         return history
 
+    def present_outcomes(self) -> list[Outcome]:
+        """Return how each run has ended; of those that have not, the outcome if they were interrupted now."""
+        means = self._means().tolist()
+        return [out or Outcome(INTERRUPTED, self.iteration, m) for out, m in zip(self.outcomes, means, strict=True)]
+
     def state_of(self, number: int) -> dict[str, Any]:
         """Return the state of a run, as ``Trainer.state``."""
         memory, outcome, run = self.copies.memory, self.outcomes[number], self._runs[number]
         first, host = memory[0].clone(), self._host_state()
-        memory[0].copy_(memory[number])
+        memory[0].copy_(self._memories.get(number, memory[number]))
         vars(self.horizon_env.env.simulation).update(self._hosts[number])
         try:
             state = self.state()

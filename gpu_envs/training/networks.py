@@ -14,6 +14,7 @@ from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.heads import Head
 from gpu_envs.training.observations import MAX_SMALL_FEATURES, Rows, Split, SplitRows
 from gpu_envs.training.policy import Network, check_learning_policies, join_names
+from gpu_envs.training.process.copies import over_copies
 from gpu_envs.training.process.device import is_out_of_memory, warm_up_autograd
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU}
@@ -172,8 +173,14 @@ def _with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Te
     """Append the clamped log standard deviations to each row of means; None: return the means."""
     if log_std is None:
         return means
+    return torch.cat((means, _clamped(log_std).to(means.dtype).expand(means.shape[0], -1)), dim=-1)
+
+
+@over_copies
+def _clamped(log_std: torch.Tensor) -> torch.Tensor:
     clamp: Any = _StraightThroughClamp.apply  # untyped
-    return torch.cat((means, clamp(log_std).to(means.dtype).expand(means.shape[0], -1)), dim=-1)
+    clamped: torch.Tensor = clamp(log_std)
+    return clamped
 
 
 @final

@@ -8,6 +8,7 @@ from gpu_envs.training.callbacks.curriculum import return_above as return_above
 from gpu_envs.training.callbacks.curriculum import stages_between as stages_between
 from gpu_envs.training.callbacks.keeping import KeepBest as KeepBest
 from gpu_envs.training.callbacks.stopping import EarlyStopping as EarlyStopping
+from gpu_envs.training.callbacks.stopping import Halving as Halving
 from gpu_envs.training.callbacks.trackers import MLflowTracker as MLflowTracker
 from gpu_envs.training.callbacks.trackers import Tracker as Tracker
 from gpu_envs.training.callbacks.trackers import WandbTracker as WandbTracker
@@ -16,6 +17,7 @@ __all__ = [
     "Callback",
     "Curriculum",
     "EarlyStopping",
+    "Halving",
     "KeepBest",
     "MLflowTracker",
     "Stage",

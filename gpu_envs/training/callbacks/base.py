@@ -16,7 +16,9 @@ class Callback:
     """Base class of callbacks. Any other object that has some of these methods is a callback, too.
 
     ``trainer`` is the ``Trainer`` of the run, ``report`` a ``Report``, ``evaluations`` the result of
-    ``Trainer.evaluate``, and ``result`` that of ``train``.
+    ``Trainer.evaluate``, and ``result`` that of ``train``. In a population, they are the ``Population``, a
+    ``PopulationReport``, and a ``PopulationResult``; it calls ``on_start``, ``on_iteration``, ``on_log``, ``on_end``
+    and ``on_exit``.
 
     A callback whose next actions depend on what it has seen also has ``state_dict``, which returns dicts, lists,
     numbers, strings and tensors, and ``load_state_dict``: then a resumed run continues bit for bit. With several
@@ -29,13 +31,14 @@ class Callback:
     def on_start(self, trainer: Any) -> None:
         """Called once before the first iteration of a new or a resumed run."""
 
-    def on_iteration(self, trainer: Any, report: Any) -> str | None:
+    def on_iteration(self, trainer: Any, report: Any) -> Mapping[int, str] | str | None:
         """Called once for each iteration, in order, when the next iteration has been queued on the device.
 
         Its changes take effect in iteration ``report.iteration + 2``.
 
         Returns:
-            None, or the reason to stop, which becomes ``Result.reason``: the run is saved and ends.
+            None, or the reason to stop, which becomes ``Result.reason``: the run is saved and ends. In a population
+            also reasons by the numbers of runs.
         """
 
     def on_evaluation(self, trainer: Any, evaluations: Any) -> None:

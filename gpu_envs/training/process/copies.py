@@ -19,14 +19,14 @@ _ALIGNMENT = 512
 """Alignment of each array, in bytes, as torch's on a GPU."""
 
 
-def _mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     """Return ``value`` with ``function`` applied to the tensors in its lists, tuples and dictionaries."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(function, item) for item in value)
+        return type(value)(mapped(function, item) for item in value)
     if isinstance(value, Mapping):
-        return {name: _mapped(function, item) for name, item in value.items()}
+        return {name: mapped(function, item) for name, item in value.items()}
     return value
 
 
@@ -49,8 +49,8 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return tensor
 
         if func is not torch.ops.aten.lift_fresh.default:
-            _mapped(note, [args, kwargs])
-        return _mapped(lambda tensor: self._place(tensor, old), result)
+            mapped(note, [args, kwargs])
+        return mapped(lambda tensor: self._place(tensor, old), result)
 
     def _place(self, tensor: Tensor, old: set[int]) -> Tensor:
         size, address = tensor.untyped_storage().nbytes(), tensor.untyped_storage().data_ptr()
@@ -102,17 +102,23 @@ class _Lifting(TorchFunctionMode):
         del types
         if hasattr(func, "of_all_runs"):
             with temporarily_clear_interpreter_stack():
-                results = func.of_all_runs(*_mapped(self._copies_of, args))
-            return _mapped(self._wrap, results)
+                results = func.of_all_runs(*mapped(self._copies_of, args))
+            return mapped(self._wrap, results)
         if func is torch.Tensor.data_ptr:
             with torch._C.DisableTorchFunction():
                 return self._copies.runs.first_address(args[0])
         if func in _OF_THE_FIRST:
             return func(*args, **(kwargs or {}))
-        lifted, options = _mapped(self._lift, args), _mapped(self._lift, kwargs or {})
+        lifted, options = mapped(self._lift, args), mapped(self._lift, kwargs or {})
         out = options.pop("out", None)  # which torch.vmap does not support
         copies = copies_of(lifted[0]) if func in _SUMS else None
-        if copies is None:
+        if func in _NORMS and lifted[1] is not None:  # which would change copies of the statistics
+            dense = [statistics.clone() for statistics in lifted[1:3]]
+            result = func(lifted[0], *dense, *lifted[3:], **options)
+            with torch.no_grad():
+                for statistics, changed in zip(lifted[1:3], dense, strict=True):
+                    statistics.copy_(changed)
+        elif copies is None:
             result = func(*lifted, **options)
         else:
             result = self._wrap(torch.stack([func(copy, *lifted[1:], **options) for copy in copies]))
@@ -122,6 +128,9 @@ class _Lifting(TorchFunctionMode):
 _SUMS = {torch.sum, torch.Tensor.sum}
 """Functions that are called for one run after the other, as the order of their additions may depend on the shape."""
 
+_NORMS = {torch.nn.functional.batch_norm, torch.nn.functional.instance_norm}
+"""Functions that change their second and third argument, running statistics."""
+
 _OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.storage_offset, torch.Tensor.untyped_storage}
 """Functions of a tensor itself."""
 
@@ -130,7 +139,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def over_copies(function: _Function) -> _Function:
-    """Decorate a function of tensors so that, for several runs, it gets and returns tensors with a dimension of runs."""
+    """Decorate a function of tensors: for several runs, it gets and returns tensors with a first dimension of runs."""
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -198,12 +207,15 @@ class RunCopies:
 
     def stacked(self, tensor: Tensor) -> Tensor:
         """Return the copies of a tensor of the first run, ``[runs, ...]``."""
-        start = tensor.data_ptr() - self.memory.data_ptr()
-        if not 0 <= start < self.memory.shape[1]:
+        return self._stacked(tensor, self.memory)
+
+    def _stacked(self, tensor: Tensor, memory: Tensor) -> Tensor:
+        start = tensor.data_ptr() - memory.data_ptr()
+        if not 0 <= start < memory.shape[1]:
             raise ValueError("the tensor does not belong to the first run")
         size = tensor.element_size()
-        numbers = self.memory.view(tensor.dtype)
-        shape, strides = (len(self.memory), *tensor.shape), (numbers.shape[1], *tensor.stride())
+        numbers = memory.view(tensor.dtype)
+        shape, strides = (len(memory), *tensor.shape), (numbers.shape[1], *tensor.stride())
         return numbers.as_strided(shape, strides, start // size)
 
     def lift(self, tensor: Tensor, level: int) -> Tensor:
@@ -214,9 +226,18 @@ class RunCopies:
                 return tensor
             if not 0 <= tensor.data_ptr() - self.memory.data_ptr() < self.memory.shape[1]:
                 return tensor
-            copies = self.stacked(tensor)
-            if tensor.requires_grad and tensor.is_leaf:  # autograd has to find the same copies again
-                with temporarily_clear_interpreter_stack():
-                    copies = self._leaves.setdefault(tensor.data_ptr(), copies.requires_grad_())
-            lifted: Tensor = functorch._add_batch_dim(copies, 0, level)
+            leaf = self._leaf(tensor)
+            lifted: Tensor = functorch._add_batch_dim(self.stacked(tensor) if leaf is None else leaf, 0, level)
             return lifted
+
+    def _leaf(self, tensor: Tensor) -> Tensor | None:
+        """Return the copies of a parameter, always the same for autograd to find them; None for other tensors."""
+        if not (tensor.requires_grad and tensor.is_leaf):
+            return None
+        address = tensor.data_ptr()
+        if address not in self._leaves:
+            # with a storage of its own: changes of other arrays in the memory would look like changes of this one
+            memory = _tensor_at(self.memory.data_ptr(), self.memory.nbytes, self._device).view(self.memory.shape)
+            with temporarily_clear_interpreter_stack():
+                self._leaves[address] = self._stacked(tensor, memory).requires_grad_()
+        return self._leaves[address]

@@ -1,0 +1,130 @@
+"""Populations whose networks torch computes: each run has the results of the run alone, except for rounding errors."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from dropout_policy import DropoutPolicy
+from torch import nn
+from trainers import FIELD, FIELD_PARAMS, GRID, MODULE_SETTINGS, small_run
+
+from gpu_envs.training import PolicyModule, Population, Run, Trainer, extract, resume
+from gpu_envs.training.population import PopulationResult
+
+
+def normed_policy(run: Run) -> dict[str, Any]:
+    """Returns a module with buffers, batch normalisation's, and the initial weights of a run."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 16, bias=False), nn.BatchNorm1d(16), nn.Tanh())
+            self.heads = nn.Linear(16, 3)
+
+        def forward(self, observations: Any) -> tuple[Any, Any]:
+            both = self.heads(self.body(observations))
+            return both[:, :2], both[:, 2]
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        return {"agent": Normed()}
+
+
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "many units": ("CartPole-v1", {"hidden": [16, 300], "precision": "float32"}, {"gamma": [0.9, 0.99]}),
+    "fused off": ("Pendulum-v1", {"fused": False, "normalise_observations": True}, {"learning_rate": [1e-3, 1e-2]}),
+    "pqn": ("CartPole-v1", {"algorithm": "pqn", "fused": False}, {"epsilon": [0.1, 0.5]}),
+    "a2c": ("CartPole-v1", {"algorithm": "a2c", "fused": False, "shared_trunk": True}, {"gae_lambda": [0.5, 0.9]}),
+    "team that shares": (GRID, {"fused": False}, {"gamma": [0.9, 0.99]}),
+    "masks": (FIELD, {"fused": False, "params": FIELD_PARAMS}, {"clip": [0.1, 0.3]}),
+}
+
+
+def assert_near(population: Population, result: PopulationResult, number: int, **trainer: Any) -> None:
+    """Compares the weights of a run, and its moments, with the run alone."""
+    alone = Trainer(population.runs[number], **trainer)
+    expected = alone.run(progress=False)
+    assert result.outcomes[number].iterations == expected.iterations
+    ours, theirs = population.trainer(number).state()["learners"], alone.state()["learners"]
+    assert ours.keys() == theirs.keys()
+    for name, learner in theirs.items():
+        assert alone.learners[name].engine == "torch"
+        for key, tensor in learner["module"].items():
+            np.testing.assert_allclose(ours[name]["module"][key].cpu(), tensor.cpu(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_run_is_near_the_run_alone(case: str, device: str) -> None:
+    env, settings, vary = CASES[case]
+    run = small_run(device, env, **settings | {"total_steps": 8 * 16 * 3})
+    population = Population(run, seeds=2, vary=vary, search="grid")
+    result = population.train(progress=False)
+    assert_near(population, result, 3)
+    first, last = (population.trainer(number).state()["learners"] for number in (0, 3))
+    assert any((tensor != last[n]["module"][k]).any() for n, v in first.items() for k, tensor in v["module"].items())
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", FIELD])
+def test_a_loss_in_torch(env: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_envs.training.engines.torch.loss_fallback_reason", lambda _: "a test")
+    population = Population(small_run(device, env, fused=False, total_steps=8 * 16 * 3), seeds=2)
+    assert_near(population, population.train(progress=False), 1)
+
+
+def test_modules_of_users(device: str, tmp_path: Any) -> None:
+    folder = tmp_path / "all"
+    run = small_run(device, **MODULE_SETTINGS | {"total_steps": 8 * 16 * 3, "run_dir": str(folder)})
+    population = Population(run, seeds=3, modules=normed_policy)
+    result = population.train(progress=False)
+    assert_near(population, result, 2, modules=normed_policy(population.runs[2]))
+    directory = extract(folder, 1, tmp_path / "one", modules=normed_policy)
+    modules = normed_policy(population.runs[0])  # any weights: they are loaded
+    assert resume(directory, total_steps=8 * 16 * 4, modules=modules, progress=False).iterations == 4
+
+
+def test_runs_with_dropout_draw_different_numbers(device: str) -> None:
+    def modules(run: Run) -> dict[str, Any]:
+        del run
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            return {"agent": DropoutPolicy()}
+
+    run = small_run(device, **MODULE_SETTINGS | {"total_steps": 8 * 16 * 2})
+    population = Population(run, seeds=[5, 5], modules=modules)
+    population.train(progress=False)
+    one, other = (population.trainer(number).state()["learners"]["agent"]["module"] for number in range(2))
+    assert not torch.equal(one["heads.weight"], other["heads.weight"])
+
+
+def test_a_module_that_is_given_twice() -> None:
+    given = normed_policy(small_run("cpu", **MODULE_SETTINGS))
+    with pytest.raises(ValueError, match="is being trained by another Trainer"):
+        Population(small_run("cpu", **MODULE_SETTINGS), seeds=2, modules=lambda _: given).train(progress=False)
+
+
+def test_a_policy_module(device: str) -> None:
+    """A module with separate methods for distribution and value."""
+
+    class Two(PolicyModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+
+        def distribution(self, observations: torch.Tensor) -> torch.Tensor:
+            return self.actor(observations)  # type: ignore[no-any-return]
+
+        def value(self, observations: torch.Tensor) -> torch.Tensor:
+            return self.critic(observations).squeeze(1)  # type: ignore[no-any-return]
+
+    def modules(run: Run) -> dict[str, Any]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.seed)
+            return {"agent": Two()}
+
+    run = small_run(device, **MODULE_SETTINGS | {"total_steps": 8 * 16 * 3})
+    population = Population(run, seeds=2, modules=modules)
+    assert_near(population, population.train(progress=False), 1, modules=modules(population.runs[1]))
