@@ -367,7 +367,8 @@ class Population:
         save(self.run_dir / _STATES, content | {"callbacks": self._callbacks.state()})
         if result is not None:
             result.write(self.run_dir)
-            if result.best is not None and all(outcome.reason != INTERRUPTED for outcome in result.outcomes):
+            complete = all(outcome.reason != INTERRUPTED for outcome in result.outcomes)
+            if complete and result.best is not None and not (self.run_dir / _BEST).exists():
                 self._extract(result.best, self.run_dir / _BEST)
 
     def _extract(self, number: int, run_dir: str | Path | None) -> RunDirectory:

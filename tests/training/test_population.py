@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ import gpu_envs
 
 pytest.importorskip("torch")
 
-import torch
+from populations import assert_as_alone
 from trainers import FIELD, FIELD_PARAMS, off_policy_run, small_run
 
-from gpu_envs.training import Outcome, Population, Run, RunDirectory, Trainer, extract, resume, train
+from gpu_envs.training import Outcome, Population, Run, RunDirectory, extract, resume, train
 from gpu_envs.training.population import PopulationResult
 from gpu_envs.training.process import copies
 
@@ -56,40 +55,6 @@ def population_of(device: str, case: str, **settings: Any) -> Population:
     common = {"num_envs": 8, "horizon": 16, "hidden": [32, 32], "total_steps": 8 * 16 * 6, "seed": 3, "run_dir": ""}
     run = Run.from_flat({"env": env, "device": device, "threads": 1} | common | own | settings)
     return Population(run, seeds=2, vary=vary, runs=3)
-
-
-def assert_as_alone(population: Population, result: PopulationResult, number: int, more: int = 0) -> None:
-    """Compares a run, and ``more`` iterations of it after the population, with the run alone."""
-    alone, run = Trainer(population.runs[number]), population.trainer(number)
-    expected = alone.run(progress=False)
-    outcome = result.outcomes[number]
-    assert (outcome.reason, outcome.iterations) == (expected.reason, expected.iterations)
-    if more:
-        alone.iterate(more)
-        run.iterate(more)
-    ours, theirs = run.state(), alone.state()
-    for name in COMPARED:
-        assert_same(ours[name], theirs[name], name)
-
-
-def assert_same(one: Any, other: Any, name: str) -> None:
-    if isinstance(one, Mapping):
-        assert one.keys() == other.keys(), name
-        for key in one:
-            assert_same(one[key], other[key], f"{name}.{key}")
-    elif isinstance(one, torch.Tensor | np.ndarray):
-        single = name.startswith("environment.params")  # of a double with a value, or of a float in each replica
-        ours, theirs = (np.asarray(torch.as_tensor(x).cpu(), np.float32 if single else None) for x in (one, other))
-        np.testing.assert_array_equal(ours, theirs, name)
-    else:
-        assert one == other, name
-
-
-COMPARED = (
-    *("iteration", "steps", "clock", "windows", "metrics", "learners", "players", "random", "environment"),
-    *("observations", "alive", "action_masks", "begun_midway"),
-)
-"""Parts of a run's state."""
 
 
 @pytest.mark.parametrize("case", CASES)

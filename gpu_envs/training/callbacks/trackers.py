@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import csv
 import os
 import queue
 import re
@@ -22,6 +23,8 @@ _MAX_QUEUED = 10_000
 
 class Tracker(Callback, abc.ABC):
     """Base class of trackers: sends settings, rows of the log, evaluations, replays and checkpoints of a run.
+
+    A population is one run, with means over its runs, and a table of them at the end.
 
     A thread calls ``open``, ``send``, ``send_file`` and ``close``. If one of them raises, a warning says so, and the
     run continues without the tracker; if 10,000 rows and files wait, further ones are dropped. A resumed run continues
@@ -48,7 +51,7 @@ class Tracker(Callback, abc.ABC):
 
     @abc.abstractmethod
     def send_file(self, path: Path, kind: str, steps: int) -> None:
-        """Send a file, whose kind is ``checkpoint`` or ``replay``."""
+        """Send a file, whose kind is ``checkpoint``, ``replay`` or ``table``."""
 
     @abc.abstractmethod
     def close(self, *, complete: bool) -> None:
@@ -78,6 +81,11 @@ class Tracker(Callback, abc.ABC):
     def on_checkpoint(self, trainer: Any, path: Path) -> None:
         if self._checkpoints:
             self._put(trainer.steps, path, "checkpoint")
+
+    def on_end(self, trainer: Any, result: Any) -> None:  # noqa: ARG002
+        """Send the table of a population."""
+        if hasattr(trainer, "runs") and trainer.run_dir is not None:
+            self._put(trainer.steps, trainer.run_dir / "runs.csv", "table")
 
     def on_exit(self, trainer: Any, error: BaseException | None) -> None:  # noqa: ARG002
         """Wait until everything is sent, at most ``timeout`` seconds."""
@@ -168,6 +176,10 @@ class WandbTracker(Tracker):
             media = self._wandb.Video(str(path), format=path.suffix[1:])
         elif path.suffix == ".html":
             media = self._wandb.Html(path.read_text("utf-8"), inject=False)
+        elif kind == "table":
+            with path.open(newline="") as table:
+                names, *rows = csv.reader(table)
+            media = self._wandb.Table(columns=names, data=rows)
         if media is not None:
             self._run.log({kind: media, "steps": steps})
         else:

@@ -1,0 +1,44 @@
+"""Comparisons of the runs of populations with the runs alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_envs.training import Population, Trainer
+from gpu_envs.training.population import PopulationResult
+
+
+def assert_as_alone(population: Population, result: PopulationResult, number: int, more: int = 0) -> None:
+    """Compares a run, and ``more`` iterations of it after the population, with the run alone."""
+    alone, run = Trainer(population.runs[number]), population.trainer(number)
+    expected = alone.run(progress=False)
+    outcome = result.outcomes[number]
+    assert (outcome.reason, outcome.iterations) == (expected.reason, expected.iterations)
+    if more:
+        alone.iterate(more)
+        run.iterate(more)
+    ours, theirs = run.state(), alone.state()
+    for name in COMPARED:
+        assert_same(ours[name], theirs[name], name)
+
+
+def assert_same(one: Any, other: Any, name: str) -> None:
+    if isinstance(one, Mapping):
+        assert one.keys() == other.keys(), name
+        for key in one:
+            assert_same(one[key], other[key], f"{name}.{key}")
+    elif isinstance(one, torch.Tensor | np.ndarray):
+        single = name.startswith("environment.params")  # of a double with a value, or of a float in each replica
+        ours, theirs = (np.asarray(torch.as_tensor(x).cpu(), np.float32 if single else None) for x in (one, other))
+        np.testing.assert_array_equal(ours, theirs, name)
+    else:
+        assert one == other, name
+
+
+COMPARED = (
+    *("iteration", "steps", "clock", "windows", "metrics", "learners", "players", "random", "environment"),
+    *("observations", "alive", "action_masks", "begun_midway"),
+)
+"""Parts of a run's state."""
