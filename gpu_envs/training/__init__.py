@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from gpu_envs.training.policy import Network as Network
     from gpu_envs.training.policy import Policy as Policy
     from gpu_envs.training.population import Population as Population
-    from gpu_envs.training.population import PopulationResult as PopulationResult
     from gpu_envs.training.population import extract as extract
+    from gpu_envs.training.population_result import PopulationResult as PopulationResult
     from gpu_envs.training.record.reports import Report as Report
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
@@ -59,7 +59,8 @@ _MODULES = {
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),
-    "population": ("Population", "PopulationResult", "extract"),
+    "population": ("Population", "extract"),
+    "population_result": ("PopulationResult",),
     "record.reports": ("Report", "Result"),
     "record.run_directory": ("RunDirectory",),
     "rollout.evaluation": ("Acting", "TrainedPolicies"),

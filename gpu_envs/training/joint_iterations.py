@@ -100,7 +100,6 @@ class JointIterations(Iterations):
         params: Collection[str],
         modules: Modules,
         states: Mapping[int, Mapping[str, Any]],
-        ended: Mapping[int, Outcome],
     ) -> "JointIterations":
         """Make runs that differ in their seeds and in numbers.
 
@@ -108,8 +107,7 @@ class JointIterations(Iterations):
             runs: The runs, by their numbers in the population.
             params: Names of the environment's parameters that differ.
             modules: Makes the user's modules of a run.
-            states: Results of ``state_of`` from which runs continue: of none or all of them.
-            ended: How some of these runs have ended.
+            states: Results of ``state_of``, all of the same iteration, from which they continue; empty: they are new.
         """
         numbers, all_runs = [*runs], [*runs.values()]
 
@@ -132,7 +130,7 @@ class JointIterations(Iterations):
             hosts.append(first._host_state())
         first._join(copies, numbers, all_runs, hosts[::-1])
         if states:
-            first._continue([states[number] for number in numbers], [ended.get(number) for number in numbers])
+            first._remember_episodes([states[number] for number in numbers])
         return first
 
     def _host_state(self) -> dict[str, Any]:
@@ -154,8 +152,8 @@ class JointIterations(Iterations):
         self._roles = [role.name for role in self.horizon_env.roles]
         self.points: list[tuple[int, np.ndarray]] = []
 
-    def _continue(self, states: Sequence[Mapping[str, Any]], ended: Sequence[Outcome | None]) -> None:
-        """Continue from saved states: restore the metrics of recent episodes, and leave out runs that have ended."""
+    def _remember_episodes(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Restore the metrics of recent episodes from saved states."""
         first_of_metrics, horizon = 3 * len(self._roles), self.config.horizon
         rows: list[list[tuple[int, np.ndarray]]] = []
         for state in states:
@@ -171,13 +169,8 @@ class JointIterations(Iterations):
                 steps[:, : window.shape[1]] = window
                 by_iteration = steps.reshape(len(window), count, horizon).swapaxes(0, 1).reshape(count, -1)
                 recent[:, place, first * horizon : (first + len(window)) * horizon] = by_iteration
-        self.iteration = max(state["iteration"] for state, end in zip(states, ended, strict=True) if end is None)
         for values in recent:
             self._remember(values)
-        for place, outcome in enumerate(ended):
-            if outcome is not None:
-                self._end(np.array([place]), outcome.reason)
-                self.outcomes[place] = outcome
 
     def roll_out(self) -> None:
         with self.copies.of_all_runs():

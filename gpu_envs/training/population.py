@@ -1,9 +1,9 @@
 """Populations: many runs that train at once, each with the same results as alone."""
 
-import collections
-import csv
 import dataclasses
 import math
+import multiprocessing
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,96 +14,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_envs.documented import documented
 from gpu_envs.progress import Progress
 from gpu_envs.registry.catalog import check_trusted, spec_of_run
-from gpu_envs.tables import Row, html_table, text_table
 from gpu_envs.training.callbacks.base import Callbacks
-from gpu_envs.training.comparison import interval, iqm
 from gpu_envs.training.joint_iterations import INTERRUPTED, JointIterations, Modules, Outcome, PopulationReport
+from gpu_envs.training.population_result import PopulationResult
 from gpu_envs.training.process.copies import mapped
 from gpu_envs.training.process.signals import interruption
 from gpu_envs.training.record.checkpoint import load, save
 from gpu_envs.training.record.run_directory import RunDirectory, new_folder
 from gpu_envs.training.run import AUTO, Run, upgraded
 from gpu_envs.training.trainer import Trainer
-from gpu_envs.training.variants import groups_of, parameters_that_differ, values_of, variants, varied_names
+from gpu_envs.training.variants import groups_of, parameters_that_differ, variants
 
 MIN_SECONDS = 10.0
 """Minimum time between two writings of the states of all runs during the training."""
 
 _STATES, _BEST = "population.pt", "best"
 
-
-@final
-@documented
-@dataclasses.dataclass(frozen=True)
-class PopulationResult:
-    """The results of the runs of a population."""
-
-    runs: Sequence[Run]
-    """The runs."""
-    outcomes: Sequence[Outcome]
-    """How each run ended."""
-    steps: np.ndarray
-    """Environment steps of a run at each point of the curves."""
-    curves: np.ndarray
-    """``[runs, points]``: mean return of the last 100 episodes."""
-    seconds: float
-    """Training time of all runs in seconds, without preparation."""
-    run_dir: Path | None = None
-    """The folder of the population; None: it has none."""
-
-    @property
-    def best(self) -> int | None:
-        """Number of the run with the highest return, of all that have not diverged; None: none has ended an episode."""
-        returns = np.array([np.nan if each.reason == "diverged" else each.returns for each in self.outcomes])
-        return int(np.nanargmax(returns)) if np.isfinite(returns).any() else None
-
-    def rows(self) -> list[Row]:
-        """Return a row of names, and a row for each run: its number, what differs between runs, and how it ended."""
-        names = varied_names(self.runs)
-        rows = [
-            (number, *values_of(run, names), outcome.returns, outcome.iterations, outcome.reason)
-            for number, (run, outcome) in enumerate(zip(self.runs, self.outcomes, strict=True))
-        ]
-        return [("run", *names, "return", "iterations", "reason"), *rows]
-
-    def write(self, folder: str | Path) -> None:
-        """Write ``runs.csv``, a row for each run, and ``curves.csv``, a column for each run, to a folder."""
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        tables = {
-            "runs": self.rows(),
-            "curves": [
-                ("steps", *range(len(self.runs))),
-                *zip(self.steps.tolist(), *self.curves.tolist(), strict=True),
-            ],
-        }
-        for name, rows in tables.items():
-            with (path / f"{name}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows(rows)
-
-    def __repr__(self) -> str:
-        return text_table(self._summary())
-
-    def _repr_html_(self) -> str:
-        return html_table(self._summary(), heading=True)
-
-    def _summary(self) -> list[Row]:
-        returns = np.array([[outcome.returns] for outcome in self.outcomes])
-        finite = returns[np.isfinite(returns[:, 0])]
-        reasons = collections.Counter(outcome.reason for outcome in self.outcomes)
-        rows: list[Row] = [("runs", f"{len(self.runs):,} in {self.seconds:.2f} s")]
-        rows += [("ended", ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common()))]
-        if len(finite):
-            low, high = interval(iqm, finite)[:, 0]
-            rows += [("return", f"{iqm(finite)[0]:.1f} (interquartile mean, 95 % interval {low:.1f} to {high:.1f})")]
-        names, best = varied_names(self.runs), self.best
-        if best is None:
-            return rows
-        values = ", ".join(f"{n} {v}" for n, v in zip(names, values_of(self.runs[best], names), strict=True))
-        return [*rows, ("best", f"run {best}, {self.outcomes[best].returns:.1f}: {values}")]
+_OF_RUNS = ("_states", "_ended", "_curves")
+"""Attributes of a population by the numbers of its runs."""
 
 
 @final
@@ -153,10 +83,8 @@ class Population:
             search: ``random``, ``sobol`` (evenly spread) or ``grid`` (all combinations, with equal steps in ranges).
             modules: Makes your torch modules of a run, by policy name, with their initial weights.
         """
-        if run.gpus > 1:
-            raise ValueError(f"gpus is {run.gpus}; a population trains on one GPU")
         self.config, self._modules = run, modules
-        own = dataclasses.replace(run, run_dir="", callbacks=())
+        own = dataclasses.replace(run, run_dir="", callbacks=(), gpus=1)
         self._take(variants(own, seeds=seeds, vary=vary, count=runs, search=search))
 
     @classmethod
@@ -219,6 +147,10 @@ class Population:
             raise ValueError(
                 f"a callback changes {names}; callbacks of a population cannot change parameters: use vary"
             )
+        if self.config.gpus > 1 and self._callbacks.hooks:
+            raise ValueError(
+                f"callbacks watch the runs of one GPU, and gpus is {self.config.gpus}: leave one of them out"
+            )
         self._callbacks.load(self._of_callbacks)
         if self.run_dir is None and self.config.run_dir != "":
             self.run_dir = Path(self.config.run_dir or new_folder(f"{self.config.env}-population"))
@@ -228,10 +160,10 @@ class Population:
         try:
             with interruption() as interrupted:
                 self._callbacks.call("on_start", self)
-                for numbers in self._groups:
-                    outcomes = self._outcomes()
-                    left = any(outcomes[number].reason == INTERRUPTED for number in numbers)
-                    if left and not interrupted.is_set() and self._failure is None:
+                if self.config.gpus > 1:
+                    self._train_on_gpus(progress, interrupted)
+                for numbers in self._left() if self.config.gpus == 1 else ():
+                    if not interrupted.is_set() and self._failure is None:
                         self._train_group(numbers, progress, interrupted)
             result = self._result()
             self._save(result)
@@ -244,14 +176,23 @@ class Population:
         self._callbacks.call("on_exit", self, None)
         return result
 
+    def _left(self) -> list[list[int]]:
+        """Return the numbers of the runs that have not ended, in groups that can train together."""
+        outcomes, groups = self._outcomes(), list[list[int]]()
+        for group in self._groups:
+            left: dict[int, list[int]] = {}
+            for number in group:
+                if outcomes[number].reason == INTERRUPTED:
+                    left.setdefault(outcomes[number].iterations, []).append(number)
+            groups += left.values()
+        return groups
+
     def _train_group(self, numbers: Sequence[int], progress: bool | None, interrupted: threading.Event) -> None:
         runs = {number: self.runs[number] for number in numbers}
         self._store()
         states = {number: self._states[number] for number in numbers if number in self._states}
-        outcomes = self._outcomes()
-        ended = {number: outcomes[number] for number in numbers if outcomes[number].reason != INTERRUPTED}
         parameters = parameters_that_differ([*runs.values()])
-        self._group = group = JointIterations.of(runs, parameters, self._modules or _no_modules, states, ended)
+        self._group = group = JointIterations.of(runs, parameters, self._modules or _no_modules, states)
         seconds, self._saved = self.seconds, time.perf_counter()
         total = group.config.steps_at(group.config.iterations) * len(runs)
         header = [f"{len(runs):,} runs at once on {group.device}, where {group.copies.fitting:,} would fit"]
@@ -269,6 +210,53 @@ class Population:
         finally:
             bar.close()
         self.seconds = seconds + group.seconds
+
+    def _train_on_gpus(self, progress: bool | None, interrupted: threading.Event) -> None:
+        """Train in a process for each GPU, each of which takes its share of the runs."""
+        context, count = multiprocessing.get_context("spawn"), self.config.gpus
+        with tempfile.TemporaryDirectory() as folder:
+            parts: list[tuple[Population, Any]] = []
+            for gpu in range(min(count, len(self.runs))):
+                part = self._part([*range(gpu, len(self.runs), count)], gpu, Path(folder, str(gpu)))
+                options = part.run_dir, self._modules, progress if gpu == 0 else False
+                parts.append((part, context.Process(target=_train_part, args=options)))
+            for _, process in parts:
+                process.start()
+            asked = False
+            while any(process.is_alive() for _, process in parts):
+                for _, process in parts:
+                    process.join(0.05)
+                    if interrupted.is_set() and not asked:
+                        process.terminate()  # it saves its runs
+                asked = asked or interrupted.is_set()
+            for gpu, (_, process) in enumerate(parts):
+                self._take_part(
+                    [*range(gpu, len(self.runs), count)], Population.open(Path(folder, str(gpu)), trust=True)
+                )
+                if process.exitcode:
+                    self._failure = RuntimeError(f"the process for GPU {gpu} ended with exit code {process.exitcode}")
+
+    def _part(self, numbers: Sequence[int], gpu: int, folder: Path) -> "Population":
+        """Return a population of some of the runs, with their states, in a new folder."""
+        device = self.config.device if self.config.device == "cpu" else f"cuda:{gpu}"
+        part = Population(dataclasses.replace(self.config, gpus=1, device=device), modules=self._modules)
+        part._take([dataclasses.replace(self.runs[number], device=device) for number in numbers])
+        for place, number in enumerate(numbers):
+            for name in _OF_RUNS:
+                if number in vars(self)[name]:
+                    vars(part)[name][place] = vars(self)[name][number]
+        folder.mkdir()
+        part.run_dir, part._callbacks = folder, Callbacks()
+        part._save()
+        return part
+
+    def _take_part(self, numbers: Sequence[int], part: "Population") -> None:
+        """Take the results of a part."""
+        self.seconds = max(self.seconds, part.seconds)
+        for place, number in enumerate(numbers):
+            for name in _OF_RUNS:
+                if place in vars(part)[name]:
+                    vars(self)[name][number] = vars(part)[name][place]
 
     def _watch(self, report: PopulationReport, logged: bool) -> dict[int, str]:
         """Give a report to callbacks; return reasons to end runs, by their numbers."""
@@ -320,10 +308,12 @@ class Population:
         return PopulationResult(self.runs, outcomes, np.array(steps), array, self.seconds, self.run_dir)
 
     def _store_curves(self) -> None:
-        if self._group is not None:
-            for steps, means in self._group.points:
-                for number, mean in zip(self._group.numbers, means.tolist(), strict=True):
-                    self._curves[number][steps] = mean
+        if (group := self._group) is not None:
+            ends = [group.config.steps_at(outcome.iterations) for outcome in group.present_outcomes()]
+            for steps, means in group.points:
+                for number, mean, end in zip(group.numbers, means.tolist(), ends, strict=True):
+                    if steps <= end:
+                        self._curves[number][steps] = mean
 
     def _store(self) -> None:
         """Keep the results of the group that has trained on the host, as the next one needs the device's memory."""
@@ -334,17 +324,20 @@ class Population:
                 self._states[number] = mapped(Tensor.cpu, self._group.state_of(place))
             self._group = None
 
+    def _state(self, number: int) -> Mapping[str, Any] | None:
+        group = self._group
+        if group is not None and number in group.numbers:
+            return group.state_of(group.numbers.index(number))
+        return self._states.get(number)
+
     def trainer(self, number: int) -> Trainer:
         """Return the trainer of a run after ``train``, as if it had trained alone."""
         if number not in range(len(self.runs)):
             raise ValueError(f"there is no run {number}; the population has the runs 0 to {len(self.runs) - 1}")
-        run, group = self.runs[number], self._group
-        if group is not None and number in group.numbers:
-            state: Mapping[str, Any] = group.state_of(group.numbers.index(number))
-        elif number in self._states:
-            state = self._states[number]
-        else:
+        state = self._state(number)
+        if state is None:
             raise ValueError(f"run {number} has not trained: call train")
+        run = self.runs[number]
         trainer = Trainer(run, modules=None if self._modules is None else self._modules(run))
         trainer.load({**state, "describes": trainer.describe()})
         return trainer
@@ -356,10 +349,9 @@ class Population:
         self._store_curves()
         states: list[tuple[list[int], Any]] = []
         for group in self._groups:
-            if self._group is not None and self._group.numbers == group:
-                states.append((group, _together([self._group.state_of(place) for place in range(len(group))])))
-            elif group[0] in self._states:
-                states.append((group, _together([self._states[number] for number in group])))
+            found = {number: state for number in group if (state := self._state(number)) is not None}
+            if found:
+                states.append(([*found], _together([*found.values()])))
         content: dict[str, Any] = {"config": self.config.flat(), "runs": [run.flat() for run in self.runs]}
         outcomes = {str(number): dataclasses.astuple(outcome) for number, outcome in enumerate(self._outcomes())}
         curves = {str(number): [*points.items()] for number, points in self._curves.items()}
@@ -377,6 +369,10 @@ class Population:
         trainer.save_to(directory)
         trainer.save()
         return directory
+
+
+def _train_part(folder: Path, modules: Modules | None, progress: bool | None) -> None:
+    Population.open(folder, modules=modules, trust=True).train(progress)
 
 
 def _no_modules(run: Run) -> dict[str, nn.Module]:

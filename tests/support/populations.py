@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gpu_envs.training import Population, Trainer
-from gpu_envs.training.population import PopulationResult
+from gpu_envs.training.population_result import PopulationResult
 
 
 def assert_as_alone(population: Population, result: PopulationResult, number: int, more: int = 0) -> None:

@@ -17,7 +17,7 @@ from populations import assert_as_alone
 from trainers import FIELD, FIELD_PARAMS, off_policy_run, small_run
 
 from gpu_envs.training import Outcome, Population, Run, RunDirectory, extract, resume, train
-from gpu_envs.training.population import PopulationResult
+from gpu_envs.training.population_result import PopulationResult
 from gpu_envs.training.process import copies
 
 NUMBERS = {

@@ -250,3 +250,19 @@ def test_callbacks_of_the_settings(tmp_path: Path) -> None:
     joint = Population(run, seeds=2)
     assert [outcome.reason for outcome in joint.train(progress=False).outcomes] == ["stop"] * 2
     assert [each.callbacks for each in joint.runs] == [()] * 2
+
+
+@pytest.mark.slow
+def test_runs_are_divided_among_gpus(tmp_path: Path) -> None:
+    """Each process takes some; on a machine without a GPU, they share the CPU."""
+    run = small_run("cpu", total_steps=8 * 16 * 12, target_return=25.0, run_dir=str(tmp_path / "all"), log_interval=2)
+    several = Population(dataclasses.replace(run, gpus=2), seeds=3)
+    result = several.train(progress=False)
+    one = Population(dataclasses.replace(run, run_dir=""), seeds=3).train(progress=False)
+    assert result.outcomes == one.outcomes
+    np.testing.assert_array_equal(result.curves, one.curves)
+    for number in range(3):
+        assert_as_alone(several, result, number)
+    assert Population.open(tmp_path / "all").train(progress=False).outcomes == result.outcomes
+    with pytest.raises(ValueError, match="callbacks watch the runs of one GPU, and gpus is 2: leave one of them out"):
+        Population(dataclasses.replace(run, gpus=2)).train(callbacks=[Halving(3)])

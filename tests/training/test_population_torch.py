@@ -13,7 +13,7 @@ from torch import nn
 from trainers import FIELD, FIELD_PARAMS, GRID, MODULE_SETTINGS, small_run
 
 from gpu_envs.training import PolicyModule, Population, Run, Trainer, extract, resume
-from gpu_envs.training.population import PopulationResult
+from gpu_envs.training.population_result import PopulationResult
 
 
 def normed_policy(run: Run) -> dict[str, Any]:
