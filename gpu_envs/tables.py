@@ -1,7 +1,7 @@
 """Tables as text and as HTML."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 Row: TypeAlias = tuple[str, ...]
@@ -24,3 +24,9 @@ def html_table(rows: Sequence[Row], *, heading: bool = False) -> str:
         cells = (f"<{kind}>{html.escape(cell)}</{kind}>" for kind, cell in zip(kinds, row, strict=True))
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return "\n".join(["<table>", *lines, "</table>"])
+
+
+def html_facts(facts: Iterable[tuple[str, str]]) -> str:
+    """Return an HTML list of names and their texts."""
+    items = (f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd></div>" for name, text in facts)
+    return f"<dl>{''.join(items)}</dl>"

@@ -16,7 +16,7 @@ TREES = {"gpu_envs": "gpu_envs", "gpu_envs.adapters": "adapters", "benchmarks": 
 
 LAYERS = (
     ("documented",),
-    ("errors", "extras", "seeds", "pictures", "progress", "rules", "tables"),
+    ("errors", "extras", "seeds", "pages", "pictures", "progress", "rules", "tables"),
     ("backend",),
     ("specs",),
     ("envs",),

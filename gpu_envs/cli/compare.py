@@ -6,6 +6,7 @@ from pathlib import Path
 from gpu_envs import training
 from gpu_envs.cli.parser import OK, Parser, parse_many
 from gpu_envs.cli.report import echo, echo_json
+from gpu_envs.pages import fill_template
 from gpu_envs.replays import files, page
 
 _COMPARE = """Compare runs by the interquartile mean (IQM) over seeds, with its 95 % bootstrap interval. RUN is a run
@@ -29,10 +30,11 @@ def compare(argv: Sequence[str]) -> int:
         parser.error(f"a picture cannot be '{args.png}'; its name ends in .png")
     comparison = training.compare(runs, args.value)
     if args.html:
-        style = page.read_asset("page.css") + "table { border-spacing: 1rem .2rem; text-align: left; }"
-        head = f'<html lang="en"><head><meta charset="utf-8"><title>Runs</title><style>{style}</style></head>'
+        style = "table { border-spacing: 1rem .2rem; text-align: left; }"
+        template = f"{{{{HEAD}}}}{style}</style></head><body>{{{{TABLES}}}}</body></html>"
+        text = fill_template(template, {"TITLE": "Runs", "TABLES": comparison._repr_html_()})
         with files.replacing(args.html) as partial:
-            partial.write_text(f"<!DOCTYPE html>{head}<body>{comparison._repr_html_()}</body></html>", encoding="utf-8")
+            partial.write_text(text, encoding="utf-8")
     if args.png:
         with files.replacing(args.png) as partial:
             comparison.figure().savefig(partial)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import webbrowser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -23,8 +23,9 @@ from gpu_envs.cli.bench import default_replicas, format_rate, rate, workloads
 from gpu_envs.cli.parser import OK, Parser, refuse_arguments
 from gpu_envs.cli.report import echo, file_size
 from gpu_envs.extras import extra
+from gpu_envs.pages import fill_template, read_asset
 from gpu_envs.registry import catalog as registry
-from gpu_envs.tables import html_table, text_table
+from gpu_envs.tables import html_facts, html_table, text_table
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.record import summary
 from gpu_envs.training.run import Run
@@ -196,7 +197,6 @@ def _page(
     examples: Sequence[TrainingExample], speeds: Sequence[tuple[str, ...]], device: str, seed: int, seconds: float
 ) -> str:
     """Return the page's HTML."""
-    from gpu_envs.replays import page
     from gpu_envs.training.record.run_directory import device_name
 
     versions = {name: importlib.metadata.version(name) for name in ("torch", "gymnasium")}
@@ -210,13 +210,13 @@ def _page(
         "Seed": str(seed),
     }
     parts = {
-        "STYLE": page.read_asset("page.css"),
-        "FACTS": _facts(facts.items()),
+        "TITLE": "gpu_envs: a demo",
+        "FACTS": html_facts(facts.items()),
         "EXAMPLES": "\n".join(map(_section, examples)),
         "MACHINE": html.escape(" and ".join(machine)),
         "SPEEDS": html_table(speeds, heading=True),
     }
-    return page.fill_template(page.read_asset("demo.html", "gpu_envs.cli"), parts)
+    return fill_template(read_asset("demo.html", "gpu_envs.cli"), parts)
 
 
 def _section(example: TrainingExample) -> str:
@@ -235,10 +235,6 @@ def _section(example: TrainingExample) -> str:
             *map(page.to_iframe, (example.before, example.after)),
             f'</div>\n<h3>Learning curves: means of the last {WINDOW} episodes</h3>\n<div class="curves">',
             *(f"<figure>{drawn}</figure>" for drawn in summary.curves(example.log)),
-            f"</div>\n<dl>{_facts(facts)}</dl>\n</section>",
+            f"</div>\n{html_facts(facts)}\n</section>",
         ]
     )
-
-
-def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    return "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd></div>" for name, text in facts)

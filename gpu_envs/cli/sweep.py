@@ -17,8 +17,9 @@ gamma=uniform:0.9:1, or NAME=VALUE,VALUE. A parameter of the environment is env.
 numbers and parameters differ train at once; with other differences, such as --vary num_envs=32,64, one group follows
 the other.
 
-The folder of --run-dir receives runs.csv, curves.csv, the best run as a run directory, best, and the states of all
-runs, from which gpu-envs extract makes run directories. The settings are those of gpu-envs train."""
+The folder of --run-dir receives runs.csv, curves.csv, a page with pictures of both, runs.html, the best run as a run
+directory, best, and the states of all runs, from which gpu-envs extract makes run directories. The settings are those
+of gpu-envs train."""
 
 _SWEEP_EXAMPLES = """examples:
   gpu-envs sweep CartPole-v1 --seeds 64
@@ -73,7 +74,7 @@ def _train(population: Any, args: Any) -> int:
     if folder is not None and interrupted:
         echo(f"continue   gpu-envs sweep --resume {folder}")
     if folder is not None:
-        echo(f"{folder}: runs.csv, curves.csv, best; any other run: gpu-envs extract {folder} --run N")
+        echo(f"{folder}: runs.csv, curves.csv, runs.html, best; any other run: gpu-envs extract {folder} --run N")
     return INTERRUPTED if interrupted else OK
 
 

@@ -8,10 +8,7 @@ rest. ``recording.js`` reads this format.
 import base64
 import dataclasses
 import html
-import importlib.resources
 import itertools
-import json
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from gpu_envs.pages import fill_template, read_asset, script_data
 from gpu_envs.pictures import Drawing, Picture, Shape
 from gpu_envs.rendering.frames import GAP, GAP_SHADE
 from gpu_envs.replays.block import Block
@@ -60,12 +58,11 @@ def to_html(replay: Recorded, fps: int | None = None) -> str:
     about = _describe(replay, fps or replay.frames_a_second, block)
     parts = {
         "TITLE": html.escape(replay.title or replay.env),
-        "STYLE": read_asset("page.css"),
-        "ABOUT": json.dumps(about, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "ABOUT": script_data(about),
         "BYTES": base64.b64encode(zlib.compress(block.bytes(), _COMPRESSION)).decode(),
-        "PLAYER": "\n".join(map(read_asset, SCRIPTS)),
+        "PLAYER": "\n".join(read_asset(name, __package__) for name in SCRIPTS),
     }
-    return fill_template(read_asset("page.html"), parts)
+    return fill_template(read_asset("page.html", __package__), parts)
 
 
 def to_iframe(replay: Recorded) -> str:
@@ -76,16 +73,6 @@ def to_iframe(replay: Recorded) -> str:
 
 _IFRAME_STYLE: Final = "width: 100%; height: 40rem; border: 0"
 """Initial style: the page in the iframe sets the height later."""
-
-
-def read_asset(name: str, package: str = "gpu_envs.replays") -> str:
-    """Return the text of a file of the package."""
-    return (importlib.resources.files(package) / name).read_text(encoding="utf-8")
-
-
-def fill_template(template: str, parts: Mapping[str, str]) -> str:
-    """Return the template with its ``{{NAMES}}`` replaced."""
-    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], template)
 
 
 def _describe(replay: Recorded, fps: int, block: Block) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from gpu_envs.documented import documented
 from gpu_envs.tables import Row, html_table, text_table
 from gpu_envs.training.comparison import interval, iqm
 from gpu_envs.training.joint_iterations import Outcome
+from gpu_envs.training.population_page import population_page
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import values_of, varied_names
 
@@ -52,7 +53,11 @@ class PopulationResult:
         return [("run", *names, "return", "iterations", "reason"), *rows]
 
     def write(self, folder: str | Path) -> None:
-        """Write ``runs.csv``, a row for each run, and ``curves.csv``, a column for each run, to a folder."""
+        """Write ``runs.csv``, a row for each run, ``curves.csv``, a column for each run, and a page, ``runs.html``.
+
+        Args:
+            folder: The folder, which need not exist.
+        """
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         tables = {
@@ -65,6 +70,9 @@ class PopulationResult:
         for name, rows in tables.items():
             with (path / f"{name}.csv").open("w", newline="") as file:
                 csv.writer(file).writerows(rows)
+        title = f"{self.runs[0].env}: population"
+        page = population_page(title, self._summary()[:3], tables["runs"], self.steps, self.curves)
+        (path / "runs.html").write_text(page, encoding="utf-8")
 
     def __repr__(self) -> str:
         return text_table(self._summary())

@@ -79,7 +79,7 @@ def plot(title: str, lines: Mapping[str, Sequence[Any]], width: int = _WIDTH, co
     rows = [[row for row in zip(*line, strict=True) if math.isfinite(row[1])] for line in lines.values()]
     rows = [points[:: -len(points) // _MAX_POINTS or -1][::-1] for points in rows]  # includes the last point
     heights = [y for points in rows for _, *heights in points for y in heights if math.isfinite(y)]
-    ticks = _ticks(min(heights, default=0.0), max(heights, default=0.0))
+    ticks = ticks_of(min(heights, default=0.0), max(heights, default=0.0))
     last = max((step for steps, *_ in lines.values() for step in steps), default=0.0)
     height = _HEIGHT + _KEY * (len(lines) - 1)
 
@@ -118,9 +118,9 @@ def plot(title: str, lines: Mapping[str, Sequence[Any]], width: int = _WIDTH, co
     )
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Return tick values at a round distance that cover the range from ``low`` to ``high``."""
-    raw = (high - low or abs(high) or 1.0) / 3
+def ticks_of(low: float, high: float, count: int = 3) -> list[float]:
+    """Return about ``count`` tick values at a round distance that cover the range from ``low`` to ``high``."""
+    raw = (high - low or abs(high) or 1.0) / count
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(times * unit for times in (1, 2, 5, 10) if times * unit >= raw)
     first = math.floor(low / step)
