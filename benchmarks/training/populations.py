@@ -53,15 +53,15 @@ def _without_steps(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _seconds(settings: dict[str, Any], runs: int, rounds: int = 3) -> float:
     """Return the median training time of a population, after a training that compiles."""
-    population = Population(Run.from_flat(settings | {"run_dir": "", "checkpoint_interval": 0}), seeds=runs)
-    return statistics.median([population.train(progress=False).seconds for _ in range(rounds + 1)][1:])
+    run = Run.from_flat(settings | {"run_dir": "", "checkpoint_interval": 0})
+    results = [Population(run, seeds=runs).train(progress=False) for _ in range(rounds + 1)]
+    return statistics.median(result.seconds for result in results[1:])
 
 
 def _seeds_of_preset(plan: TrainingPlan) -> dict[str, Any]:
     """Train seeds of CartPole's preset to its target return; the slowest seed has the most updates."""
     run = Run.from_flat({"env": "CartPole-v1", "device": plan.device, "run_dir": "", **preset("CartPole-v1")})
-    population = Population(run, seeds=SEEDS)
-    results = [population.train(progress=False) for _ in range(4)][1:]
+    results = [Population(run, seeds=SEEDS).train(progress=False) for _ in range(4)][1:]
     updates = [outcome.iterations for outcome in results[0].outcomes]
     slowest = max(range(SEEDS), key=updates.__getitem__)
     solved = sum(outcome.reason == "target_return" for outcome in results[0].outcomes)

@@ -1,13 +1,15 @@
 """``gpu-envs sweep`` and ``extract``: train many runs at once, and make a run directory of one of them."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_envs.cli.launch import process_count
 from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, parse_one, parse_value
 from gpu_envs.cli.report import echo
 from gpu_envs.cli.settings import add_settings
-from gpu_envs.cli.train import add_sources, parse_settings, read_config, show_help
+from gpu_envs.cli.train import add_sources, add_track, parse_settings, read_config, show_help
 from gpu_envs.training.run import SETTINGS
 
 _SWEEP = """Train many runs of an environment at once, each with the same results as alone.
@@ -19,12 +21,15 @@ the other.
 
 The folder of --run-dir receives runs.csv, curves.csv, a page with pictures of both, runs.html, the best run as a run
 directory, best, and the states of all runs, from which gpu-envs extract makes run directories. The settings are those
-of gpu-envs train."""
+of gpu-envs train.
+
+Ctrl-C saves all runs; --resume DIR continues them."""
 
 _SWEEP_EXAMPLES = """examples:
   gpu-envs sweep CartPole-v1 --seeds 64
   gpu-envs sweep CartPole-v1 --vary gamma=0.97,0.99 --search grid
-  gpu-envs sweep CartPole-v1 --vary learning_rate=log:1e-4:1e-2 --runs 256"""
+  gpu-envs sweep CartPole-v1 --vary learning_rate=log:1e-4:1e-2 --runs 256
+  gpu-envs sweep --resume runs/CartPole-v1-population-20250131-120000"""
 
 _EXTRACT = """Make a run directory of a run of a population: the run continues by gpu-envs train --resume, and
 gpu-envs eval, play and export take it.
@@ -49,6 +54,7 @@ def sweep(argv: Sequence[str]) -> int:
 
     from gpu_envs.training import Population
 
+    config = dataclasses.replace(config, gpus=1 if args.gpus is None else process_count(args.gpus, config.device))
     return _train(Population(config, seeds=args.seeds, vary=vary, runs=args.runs, search=args.search), args)
 
 
@@ -72,14 +78,15 @@ def _train(population: Any, args: Any) -> int:
     echo(repr(result))
     interrupted, folder = any(outcome.reason == "interrupted" for outcome in result.outcomes), result.run_dir
     if folder is not None and interrupted:
-        echo(f"continue   gpu-envs sweep --resume {folder}")
+        echo(f"interrupted; to continue: gpu-envs sweep --resume {folder}")
     if folder is not None:
         echo(f"{folder}: runs.csv, curves.csv, runs.html, best; any other run: gpu-envs extract {folder} --run N")
     return INTERRUPTED if interrupted else OK
 
 
 def _sweep_parser(name: str | None = None, values: Mapping[str, Any] | None = None) -> Parser:
-    parser = Parser("gpu-envs sweep", "gpu-envs sweep ID [options]", _SWEEP, _SWEEP_EXAMPLES)
+    usage = "gpu-envs sweep ID [options]\n       gpu-envs sweep --resume DIR [options]"
+    parser = Parser("gpu-envs sweep", usage, _SWEEP, _SWEEP_EXAMPLES)
     add_sources(parser)
     parser.add_integer("--seeds", "number of seeds of each combination, from --seed on (default: 1)", 1)
     vary = "values or a range of a setting; may be given several times"
@@ -88,7 +95,9 @@ def _sweep_parser(name: str | None = None, values: Mapping[str, Any] | None = No
     runs = "number of combinations of --vary (default: all of a grid of lists, otherwise 16)"
     parser.add_integer("--runs", runs, optional=True)
     parser.add_string("--search", "random", "random, sobol (evenly spread) or grid (all combinations)")
-    halving = "after 1/N of all iterations, 1/N of the runs continue, the best ones, and so on (default: all continue)"
+    parser.add_argument("--gpus", metavar="N", help="number of GPUs, or all, that share the runs (default: 1)")
+    add_track(parser)
+    halving = "end the worst runs early: each time, the best 1/N continue N times as long (default: all continue)"
     parser.add_integer("--halving", halving, optional=True)
     parser.add_trust()
     parser.add_progress()
@@ -119,6 +128,7 @@ def extract(argv: Sequence[str]) -> int:
     parser = Parser("gpu-envs extract", "gpu-envs extract POPULATION --run N [options]", _EXTRACT, examples)
     parser.add_integer("--run", "number of the run", optional=True)
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the new run directory (default: one in runs)")
+    parser.add_trust()
     parser.add_debug()
     args, folder = parse_one(parser, argv, "folder of a population")
     if args.help:
@@ -128,5 +138,5 @@ def extract(argv: Sequence[str]) -> int:
 
     from gpu_envs.training import extract
 
-    echo(str(extract(folder, args.run, args.run_dir).path))
+    echo(str(extract(folder, args.run, args.run_dir, trust=args.trust).path))
     return OK

@@ -242,6 +242,13 @@ def preset(env: str, name: str | None, algorithm: str | None = None) -> tuple[st
     return name, presets[name]
 
 
+def add_track(parser: Parser) -> None:
+    """Add ``--track``, whose callbacks are added to those of ``--callbacks``."""
+    options: dict[str, Any] = {"dest": "callbacks", "default": argparse.SUPPRESS, "action": "extend"}
+    track = f"send the run to a tracker: {', '.join(_TRACKERS)}"
+    parser.add_argument("--track", type=_tracker, metavar="NAME", help=track, **options)
+
+
 def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = None) -> Parser:
     """Create the parser; without the ``values`` of preset ``name`` it has no help texts, which take time to build."""
     help_values = collections.defaultdict(str, {} if values is None else _help_values())
@@ -256,9 +263,8 @@ def _train_parser(name: str | None = None, values: Mapping[str, Any] | None = No
     parser.add_argument("--gpus", metavar="N", help=gpus)
     restarts = "with --gpus, maximum number of restarts from the last checkpoint after a process fails (default: 0)"
     parser.add_integer("--max-restarts", restarts, 0)
+    add_track(parser)
     shorthands: dict[str, Any] = {"dest": "callbacks", "default": argparse.SUPPRESS}
-    track = f"send the run to a tracker: {', '.join(_TRACKERS)}"
-    parser.add_argument("--track", type=_tracker, action="extend", metavar="NAME", help=track, **shorthands)
     keep_best = "keep the checkpoint with the highest return in a run directory, best, in the run directory"
     parser.add_argument("--keep-best", action="append_const", const=_KEEP_BEST, help=keep_best, **shorthands)
     parser.add_json()

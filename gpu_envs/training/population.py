@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_envs.progress import Progress
-from gpu_envs.registry.catalog import check_trusted, spec_of_run
+from gpu_envs.registry.catalog import check_trusted, portable_name, remember_trusted, spec_of_run
 from gpu_envs.training.callbacks.base import Callbacks
 from gpu_envs.training.joint_iterations import INTERRUPTED, JointIterations, Modules, Outcome, PopulationReport
 from gpu_envs.training.population_result import PopulationResult
@@ -156,6 +156,8 @@ class Population:
             self.run_dir = Path(self.config.run_dir or new_folder(f"{self.config.env}-population"))
             check_empty(self.run_dir)
             self.run_dir.mkdir(parents=True, exist_ok=True)
+            for place in (portable_name(self.config.env), *self.config.callbacks):  # the user has named them
+                remember_trusted(place)
         self._failure: Exception | None = None
         try:
             with interruption() as interrupted:
@@ -172,6 +174,8 @@ class Population:
             self._callbacks.call("on_end", self, result)
         except BaseException as error:
             self._callbacks.call("on_exit", self, error)
+            if self.run_dir is not None and not any(self.run_dir.iterdir()):
+                self.run_dir.rmdir()
             raise
         self._callbacks.call("on_exit", self, None)
         return result

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from cli_tools import error_of, output_of
 
+from gpu_envs.cli import main
+from gpu_envs.cli.parser import INTERRUPTED
+
 pytest.importorskip("torch")
 
 
@@ -50,3 +53,19 @@ def test_mistakes_end_before_the_training(
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     assert message in error_of(capsys, "sweep", "CartPole-v1", "--preset", "none", *SMALL, *options)
+
+
+def test_an_interrupted_sweep_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = tmp_path / "mine.py", tmp_path / "all"
+    file.write_text(
+        "import signal\n\nclass Interrupt:\n    def on_iteration(self, population, report):\n"
+        "        if report.iteration == 2:\n            signal.raise_signal(signal.SIGINT)\n"
+    )
+    options = [*SMALL, "--halving", "2", "--seeds", "4", "--run-dir", str(folder), "--callback", f"{file}:Interrupt"]
+    assert main(["sweep", "CartPole-v1", "--preset", "none", *options]) == INTERRUPTED
+    assert f"interrupted; to continue: gpu-envs sweep --resume {folder}" in capsys.readouterr().out
+    printed = output_of(capsys, "sweep", "--resume", str(folder), "--halving", "2")
+    assert "halving: 3, total_steps: 1" in printed
+    assert "to continue" not in printed
+    rows = list(csv.DictReader((folder / "runs.csv").read_text().splitlines()))
+    assert sorted(row["iterations"] for row in rows) == ["1", "1", "2", "4"]
