@@ -80,7 +80,8 @@ def _train(population: Any, args: Any) -> int:
     if folder is not None and interrupted:
         echo(f"interrupted; to continue: gpu-envs sweep --resume {folder}")
     if folder is not None:
-        echo(f"{folder}: runs.csv, curves.csv, runs.html, best; any other run: gpu-envs extract {folder} --run N")
+        written = "runs.csv, curves.csv, runs.html" + ", best" * (folder / "best").is_dir()
+        echo(f"{folder}: {written}; any other run: gpu-envs extract {folder} --run N")
     return INTERRUPTED if interrupted else OK
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import multiprocessing
+import signal
 import tempfile
 import threading
 import time
@@ -237,7 +238,7 @@ class Population:
                 self._take_part(
                     [*range(gpu, len(self.runs), count)], Population.open(Path(folder, str(gpu)), trust=True)
                 )
-                if process.exitcode:
+                if process.exitcode and not interrupted.is_set():
                     self._failure = RuntimeError(f"the process for GPU {gpu} ended with exit code {process.exitcode}")
 
     def _part(self, numbers: Sequence[int], gpu: int, folder: Path) -> "Population":
@@ -376,6 +377,8 @@ class Population:
 
 
 def _train_part(folder: Path, modules: Modules | None, progress: bool | None) -> None:
+    for of_terminal in (signal.SIGINT, signal.SIGHUP):  # the first process passes them on
+        signal.signal(of_terminal, signal.SIG_IGN)
     Population.open(folder, modules=modules, trust=True).train(progress)
 
 
