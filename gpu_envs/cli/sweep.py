@@ -78,7 +78,8 @@ def _train(population: Any, args: Any) -> int:
     echo(repr(result))
     interrupted, folder = any(outcome.reason == "interrupted" for outcome in result.outcomes), result.run_dir
     if folder is not None and interrupted:
-        echo(f"interrupted; to continue: gpu-envs sweep --resume {folder}")
+        halving = "" if args.halving is None else f" --halving {args.halving}"
+        echo(f"interrupted; to continue: gpu-envs sweep --resume {folder}{halving}")
     if folder is not None:
         written = "runs.csv, curves.csv, runs.html" + ", best" * (folder / "best").is_dir()
         echo(f"{folder}: {written}; any other run: gpu-envs extract {folder} --run N")
@@ -93,7 +94,7 @@ def _sweep_parser(name: str | None = None, values: Mapping[str, Any] | None = No
     vary = "values or a range of a setting; may be given several times"
     parser.add_argument("--vary", action="append", metavar="NAME=VALUES", help=vary)
     parser.add_argument("--resume", metavar="DIR", help="continue the interrupted runs of the population in a folder")
-    runs = "number of combinations of --vary (default: all of a grid of lists, otherwise 16)"
+    runs = "number of combinations of --vary (default: all, if there are only lists of values, otherwise 16)"
     parser.add_integer("--runs", runs, optional=True)
     parser.add_string("--search", "random", "random, sobol (evenly spread) or grid (all combinations)")
     parser.add_argument("--gpus", metavar="N", help="number of GPUs, or all, that share the runs (default: 1)")

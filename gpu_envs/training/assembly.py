@@ -75,7 +75,10 @@ def restart_learner(learner: Learner, run: Run, user_module: nn.Module | None) -
     """Let a learner start again, before the first iteration, with a run's seed, numbers and initial weights."""
     name, config = learner.policy_rows.name, run.for_policy(learner.policy_rows.name)
     case = case_of(learner.policy_rows, config, "cpu")
-    learner.module.load_state_dict(_make_module(case, user_module, name, run).state_dict())
+    module = _make_module(case, user_module, name, run)
+    learner.module.load_state_dict(module.state_dict())
+    for mine, other in zip(learner.module.buffers(), module.buffers(), strict=True):  # also those that are not saved
+        mine.copy_(other)
     learner.restart(config.algorithm, run.seed)
 
 

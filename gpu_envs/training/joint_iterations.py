@@ -1,6 +1,7 @@
 """Iterations of several runs of equal shape at once."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import math
@@ -32,7 +33,10 @@ INTERRUPTED = "interrupted"
 """The reason of runs that a later training continues."""
 
 Modules: TypeAlias = Callable[[Run], Mapping[str, nn.Module]]
-"""Makes the user's modules of a run, by policy name, with their initial weights."""
+"""Makes the user's modules of a run, by policy name, with their initial weights.
+
+Those of two runs may differ in parameters and buffers only.
+"""
 
 
 @final
@@ -57,16 +61,20 @@ class PopulationReport(Mapping[str, np.ndarray]):
 
     Attributes:
         iteration: Number of the iteration, from 1.
+        iterations: Number of iterations of the runs.
         steps: Environment steps of each run so far, summed over its replicas.
         numbers: Numbers of the runs in the population, in the order of the values.
         active: For each run, whether it trains.
+        total: Number of runs of this shape, with those that ended before the training was interrupted and continued.
+        returns: For each run the mean return of its last 100 episodes, of the role of the target return.
     """
 
     def __init__(self, of: "JointIterations", iteration: int, values: np.ndarray) -> None:
         """Make the report of an iteration with the metrics ``values``, ``[runs, size]``."""
-        self.iteration, self.steps = iteration, of.config.steps_at(iteration)
+        self.iteration, self.iterations = iteration, of.config.iterations
+        self.steps, self.total = of.config.steps_at(iteration), of.total
         self.numbers, self.active = np.array(of.numbers), of.copies.runs.active.copy()
-        self._figures = of.figures(values)
+        self.returns, self._figures = of.returns_of_runs(), of.figures(values)
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._figures:
@@ -84,27 +92,34 @@ class PopulationReport(Mapping[str, np.ndarray]):
 class JointIterations(Iterations):
     """Iterations of the first of several runs of equal shape, each of whose operations works on the memory of all runs.
 
+    A *place* is a run's position among these runs, and a *number* its number in the population.
+
     Attributes:
-        numbers: Numbers of the runs in their population.
+        numbers: Numbers of the runs, by place.
+        total: Number of runs of this shape, with those that have ended before.
         copies: The memory of all runs.
-        outcomes: How each run ended, by its number.
+        outcomes: How each run ended, by place.
         points: Every ``log_interval`` iterations, environment steps and the mean return of each run's last episodes.
     """
 
     copies: RunCopies
+    total: int
+    _has_modules: bool
 
     @classmethod
     def of(
         cls,
         runs: Mapping[int, Run],
+        total: int,
         params: Collection[str],
-        modules: Modules,
+        modules: Modules | None,
         states: Mapping[int, Mapping[str, Any]],
     ) -> "JointIterations":
         """Make runs that differ in their seeds and in numbers.
 
         Args:
             runs: The runs, by their numbers in the population.
+            total: Number of runs of this shape, with those that have ended before.
             params: Names of the environment's parameters that differ.
             modules: Makes the user's modules of a run.
             states: Results of ``state_of``, all of the same iteration, from which they continue; empty: they are new.
@@ -112,7 +127,7 @@ class JointIterations(Iterations):
         numbers, all_runs = [*runs], [*runs.values()]
 
         def make() -> "JointIterations":
-            return cls(_with_all_numbers(all_runs), modules(all_runs[0]), per_replica=params)
+            return cls(_with_all_numbers(all_runs), modules and modules(all_runs[0]), per_replica=params)
 
         copies = RunCopies(len(runs), resolve_device(all_runs[0].device), make)
         first: JointIterations = copies.make(make)
@@ -123,12 +138,13 @@ class JointIterations(Iterations):
                 )
         hosts = []
         for place in reversed(range(len(runs))):
-            first.restart(all_runs[place], params, modules(all_runs[place]))
+            first.restart(all_runs[place], params, modules(all_runs[place]) if modules else {})
             if states:
                 first._restore(states[numbers[place]])
             copies.memory[place].copy_(copies.memory[0])
             hosts.append(first._host_state())
         first._join(copies, numbers, all_runs, hosts[::-1])
+        first.total, first._has_modules = total, modules is not None
         if states:
             first._remember_episodes([states[number] for number in numbers])
         return first
@@ -162,6 +178,8 @@ class JointIterations(Iterations):
             metrics = [np.stack([columns[0][0], *(sums for _, sums in columns)])] if columns else []
             rows.append([*zip(range(0, first_of_metrics + 1, 3), [*windows, *metrics], strict=False)])
         count = -(-max(window.shape[1] for of_run in rows for _, window in of_run) // horizon)
+        if count == 0:
+            return
         recent = np.zeros((count, len(states), self._reports.size), np.float32)
         for place, of_run in enumerate(rows):
             for first, window in of_run:
@@ -173,12 +191,26 @@ class JointIterations(Iterations):
             self._remember(values)
 
     def roll_out(self) -> None:
-        with self.copies.of_all_runs():
+        with self._of_all_runs():
             super().roll_out()
 
     def learn(self) -> None:
-        with self.copies.of_all_runs():
+        with self._of_all_runs():
             super().learn()
+
+    @contextlib.contextmanager
+    def _of_all_runs(self) -> Iterator[None]:
+        """Work on all runs; explain errors of users' modules."""
+        try:
+            with self.copies.of_all_runs(*(learner.module for learner in self.learners.values())):
+                yield
+        except (RuntimeError, NotImplementedError) as error:
+            if self._has_modules:
+                raise RuntimeError(
+                    f"a module failed in a population, which runs modules as under torch.vmap: {error}; the page on "
+                    "populations lists what modules may not do, and train() trains them without a population"
+                ) from error
+            raise
 
     def prepare(self) -> None:
         if self.phases:
@@ -201,7 +233,7 @@ class JointIterations(Iterations):
         bar: Progress,
         interrupted: threading.Event,
         watch: Callable[[PopulationReport, bool], Mapping[int, str]] | None,
-        save: Callable[[], None],
+        end_iteration: Callable[[bool], None],
     ) -> None:
         """Train until every run has done its steps, reached its target return, diverged, or is ended otherwise.
 
@@ -210,11 +242,12 @@ class JointIterations(Iterations):
             interrupted: Ends all runs.
             watch: Receives the report of each iteration, and whether it is logged; returns reasons to end runs, by
                 their numbers.
-            save: Called after every ``checkpoint_interval`` iterations.
+            end_iteration: Called after each iteration, with True after every ``checkpoint_interval``.
         """
         self.prepare()
         self._watch = watch
-        config, started = self.config, time.perf_counter()
+        config, started = self.config, time.perf_counter() - self.seconds
+        seconds_before, steps_before = self.seconds, self.steps
         active = self.copies.runs.active
         with self._settings():
             while active.any() and self.iteration < config.iterations and not interrupted.is_set():
@@ -223,14 +256,13 @@ class JointIterations(Iterations):
                 due = config.checkpoint_interval > 0 and self.iteration % config.checkpoint_interval == 0
                 self._receive(wait_for_all=last or due)
                 self.seconds = time.perf_counter() - started
-                steps = self.steps * len(active)
-                bar.update(steps, steps / self.seconds, {"best": self._best()})
-                if due and not last:
-                    save()
+                speed = (self.steps - steps_before) * len(active) / (self.seconds - seconds_before)
+                bar.update(self.steps * len(active), speed, {"best": self._best()})
+                end_iteration(due and not last)
             self._receive(wait_for_all=True)
             reason = INTERRUPTED if self.iteration < config.iterations else "total_steps"
-            for number, memory in self._memories.items():
-                self.copies.memory[number].copy_(memory)
+            for place, memory in self._memories.items():
+                self.copies.memory[place].copy_(memory)
             self._end(np.flatnonzero(active), reason)
         if self.device != "cpu":
             torch.cuda.synchronize(self.device)
@@ -240,7 +272,8 @@ class JointIterations(Iterations):
         """Receive metrics; end the runs that have diverged or reached their targets."""
         active, config = self.copies.runs.active, self.config
         for iteration, values, *_ in self._reports.receive_values(wait_for_all=wait_for_all):
-            values[~active] = 0  # the kernels have not written them
+            self._add_to_ended(iteration, values)
+            values[~active] = 0
             self._remember(values)
             self._end(np.flatnonzero(active & ~np.isfinite(values[:, self._checked]).all(1)), "diverged")
             logs = iteration % config.log_interval == 0 or iteration == config.iterations
@@ -251,13 +284,23 @@ class JointIterations(Iterations):
                     self._end(np.array([place for place in places if active[place]], int), reason)
             if config.target_return is None and not logs:
                 continue
-            means = self._means()
+            means = self.returns_of_runs()
             if logs:
                 self.points.append((config.steps_at(iteration), means))
             if config.target_return is not None:
                 near = np.flatnonzero(active & (means >= config.target_return - 1e-6 * abs(config.target_return)))
-                reached = [number for number in near if self.history_of(int(number)).target_reached]
+                reached = [place for place in near if self.history_of(int(place)).target_reached]
                 self._end(np.array(reached, int), "target_return")
+
+    def _add_to_ended(self, iteration: int, values: np.ndarray) -> None:
+        """Add the metrics of an iteration that had been queued when runs were ended."""
+        for place in self._ended:
+            outcome = self.outcomes[place]
+            assert outcome is not None
+            if iteration <= outcome.iterations and outcome.reason not in ("target_return", "diverged"):
+                self._ended[place].append(values[place].copy())
+                returns = self.history_of(place).returns[self.history.target_role]
+                self.outcomes[place] = dataclasses.replace(outcome, returns=returns)
 
     @functools.cached_property
     def _checked(self) -> np.ndarray:
@@ -295,15 +338,17 @@ class JointIterations(Iterations):
             prefix = "" if self._roles == [SINGLE_ROLE] else f"{role}/"
             means = self._episode_means(3 * self._roles.index(role), 2)
             if role == self.history.target_role:
-                means[0] = self._means()
+                means[0] = self.returns_of_runs()
             figures |= {f"{prefix}{name}": mean for name, mean in zip(("return", "length"), means, strict=True)}
         end = values.shape[1] - REQUESTS - sum(len(learner.metric_names) for learner in self.learners.values())
         for name, learner in self.learners.items():
             prefix = "" if len(self.learners) == 1 else f"{name}/"
             names, first, end = learner.metric_names, end, end + len(learner.metric_names)
-            metrics = {n: v.astype(np.float64) for n, v in zip(names, values[:, first:end].T, strict=True) if n}
+            active = np.where(self.copies.runs.active, 1.0, np.nan)
+            metrics = {n: v * active for n, v in zip(names, values[:, first:end].T, strict=True) if n}
             counts = metrics.pop("samples")
             counts[counts == 0] = np.nan
+            metrics["gradient_norm"][np.isnan(counts)] = np.nan
             figures |= {f"{prefix}{n}": v / (counts if n in MEANT else 1.0) for n, v in metrics.items()}
         if metrics_of_env := self.horizon_env.metrics:
             means = self._episode_means(3 * len(self._roles), len(metrics_of_env))
@@ -324,32 +369,32 @@ class JointIterations(Iterations):
             self._total = self._total - self._counts.popleft()
             self._recent.popleft()
 
-    def _means(self) -> np.ndarray:
+    def returns_of_runs(self) -> np.ndarray:
         """Return the mean return of each run's last 100 episodes, of the role of the target return."""
         means: np.ndarray = self._episode_means(3 * self._roles.index(self.history.target_role), 1)[0]
-        for number in self._ended:
-            outcome = self.outcomes[number]
-            means[number] = outcome.returns if outcome is not None else np.nan
+        for place in self._ended:
+            outcome = self.outcomes[place]
+            means[place] = outcome.returns if outcome is not None else np.nan
         return means
 
     def _best(self) -> float:
         means = self.points[-1][1] if self.points else np.array([])
         return float(np.nanmax(means)) if np.isfinite(means).any() else math.nan
 
-    def _end(self, numbers: np.ndarray, reason: str) -> None:
+    def _end(self, places: np.ndarray, reason: str) -> None:
         """End runs: later launches leave them out, and their memory is kept as it is now."""
-        means = self._means() if len(numbers) else np.zeros(0)
-        for number in map(int, numbers):
-            self.copies.exclude(number)
-            self.outcomes[number] = Outcome(reason, self.iteration, float(means[number]))
-            self._ended[number] = [values[number].copy() for values in self._recent]
+        means = self.returns_of_runs() if len(places) else np.zeros(0)
+        for place in map(int, places):
+            self.copies.exclude(place)
+            self.outcomes[place] = Outcome(reason, self.iteration, float(means[place]))
+            self._ended[place] = [values[place].copy() for values in self._recent]
         if any(self.copies.runs.active):  # iterations of the others change their memory, where torch computes
-            self._memories |= {number: self.copies.memory[number].clone() for number in map(int, numbers)}
+            self._memories |= {place: self.copies.memory[place].clone() for place in map(int, places)}
 
-    def history_of(self, number: int) -> History:
+    def history_of(self, place: int) -> History:
         """Return the episode statistics of a run, as of now or of its end."""
-        run, metrics = self._runs[number], self.horizon_env.metrics
-        recent = self._ended.get(number) or [values[number] for values in self._recent]
+        run, metrics = self._runs[place], self.horizon_env.metrics
+        recent = self._ended.get(place) or [values[place] for values in self._recent]
         history = History(run, self._roles, self.history.target_role, metrics)
         for values in recent:
             history.add(self._reports.to_report(0, values, 0.0, 0.0))
@@ -357,15 +402,15 @@ class JointIterations(Iterations):
 
     def present_outcomes(self) -> list[Outcome]:
         """Return how each run has ended; of those that have not, the outcome if they were interrupted now."""
-        means = self._means().tolist()
+        means = self.returns_of_runs().tolist()
         return [out or Outcome(INTERRUPTED, self.iteration, m) for out, m in zip(self.outcomes, means, strict=True)]
 
-    def state_of(self, number: int) -> dict[str, Any]:
+    def state_of(self, place: int) -> dict[str, Any]:
         """Return the state of a run, as ``Trainer.state``."""
-        memory, outcome, run = self.copies.memory, self.outcomes[number], self._runs[number]
+        memory, outcome, run = self.copies.memory, self.outcomes[place], self._runs[place]
         first, host = memory[0].clone(), self._host_state()
-        memory[0].copy_(self._memories.get(number, memory[number]))
-        vars(self.horizon_env.env.simulation).update(self._hosts[number])
+        memory[0].copy_(self._memories.get(place, memory[place]))
+        vars(self.horizon_env.env.simulation).update(self._hosts[place])
         try:
             state = self.state()
         finally:
@@ -373,8 +418,9 @@ class JointIterations(Iterations):
             vars(self.horizon_env.env.simulation).update(host)
         iteration = self.iteration if outcome is None else outcome.iterations
         own: dict[str, Any] = {"iteration": iteration, "steps": self.config.steps_at(iteration)}
-        own["random"] = RandomState(run.seed, self.device, self.group.rank).state()  # torch has drawn no numbers
-        return state | self.history_of(number).state() | own
+        if all(learner.engine != "torch" for learner in self.learners.values()):  # torch has drawn no numbers
+            own["random"] = RandomState(run.seed, self.device, self.group.rank).state()
+        return state | self.history_of(place).state() | own
 
 
 def _with_all_numbers(runs: Sequence[Run]) -> Run:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import multiprocessing
+import shutil
 import signal
 import tempfile
 import threading
@@ -12,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpu_envs.progress import Progress
 from gpu_envs.registry.catalog import check_trusted, portable_name, remember_trusted, spec_of_run
@@ -24,6 +24,7 @@ from gpu_envs.training.process.copies import mapped
 from gpu_envs.training.process.signals import interruption
 from gpu_envs.training.record.checkpoint import load, save
 from gpu_envs.training.record.run_directory import RunDirectory, new_folder
+from gpu_envs.training.record.stacked_states import stacked, unstacked
 from gpu_envs.training.run import AUTO, Run, upgraded
 from gpu_envs.training.trainer import Trainer
 from gpu_envs.training.variants import groups_of, parameters_that_differ, variants
@@ -33,8 +34,18 @@ MIN_SECONDS = 10.0
 
 _STATES, _BEST = "population.pt", "best"
 
-_OF_RUNS = ("_states", "_ended", "_curves")
-"""Attributes of a population by the numbers of its runs."""
+_NOT_BEGUN = Outcome(INTERRUPTED, 0, math.nan)
+
+
+@dataclasses.dataclass
+class _Record:
+    """What a population knows of a run."""
+
+    outcome: Outcome = _NOT_BEGUN
+    state: Mapping[str, Any] | None = None
+    """As ``Trainer.state``; None: it has not trained, or trains."""
+    curve: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Mean returns by environment steps."""
 
 
 @final
@@ -47,8 +58,7 @@ class Population:
     Attributes:
         runs: The runs, combination by combination, each with all seeds.
         config: Their common settings.
-        run_dir: The folder; None: there is none yet.
-        steps: Environment steps of each run that trains, as of the last report.
+        run_dir: The folder; None before ``train``, and if there is none.
         seconds: Training time so far.
         is_main: True: this process writes the folder.
 
@@ -80,13 +90,25 @@ class Population:
             vary: By name, a list of values or a range, such as ``uniform:0.9:1`` or ``log:1e-4:1e-2``. A name is a
                 setting, such as ``learning_rate``, or ``env.`` and a parameter of the environment. Or a list of
                 combinations, such as ``[{"gamma": 0.9, "clip": 0.1}, {"gamma": 0.99, "clip": 0.2}]``.
-            runs: Number of combinations of values; None: with ``grid`` all combinations of lists, otherwise 16.
+            runs: Number of combinations of values; None: all, if there are only lists of values, otherwise 16.
             search: ``random``, ``sobol`` (evenly spread) or ``grid`` (all combinations, with equal steps in ranges).
-            modules: Makes your torch modules of a run, by policy name, with their initial weights.
+            modules: Makes your torch modules of a run, by policy name, with their initial weights. Those of two runs
+                may differ in parameters and buffers only.
         """
-        self.config, self._modules = run, modules
         own = dataclasses.replace(run, run_dir="", callbacks=(), gpus=1)
-        self._take(variants(own, seeds=seeds, vary=vary, count=runs, search=search))
+        self._begin(run, variants(own, seeds=seeds, vary=vary, count=runs, search=search), modules)
+
+    def _begin(self, config: Run, runs: Sequence[Run], modules: Modules | None) -> None:
+        for each in runs:
+            if each.num_envs == AUTO:
+                raise ValueError(f"num_envs is {AUTO!r}; a population needs a number of replicas")
+        self.config, self.runs, self._modules = config, runs, modules
+        self.run_dir: Path | None = None
+        self.seconds = 0.0
+        self._records = [_Record() for _ in runs]
+        self._group: JointIterations | None = None
+        self._callbacks = Callbacks()
+        self._callback_states: dict[str, Any] = {}
 
     @classmethod
     def open(cls, folder: str | Path, *, modules: Modules | None = None, trust: bool = False) -> "Population":
@@ -97,44 +119,37 @@ class Population:
             modules: As for the constructor.
             trust: Whether to import files of the environment and of callbacks that were not used on this machine.
         """
-        path = Path(folder, _STATES)
-        if not path.is_file():
-            raise FileNotFoundError(f"{Path(folder)} has no {_STATES}: give the folder of a population")
-        saved, source = load(path), f"the population {folder}"
+        path = Path(folder)
+        if not (path / _STATES).is_file():
+            raise FileNotFoundError(f"{path} has no {_STATES}: give the folder of a population")
+        saved, source = load(path / _STATES), f"the population {path}"
         config = upgraded(saved["config"])
         spec_of_run(config["env"], source, trust=trust)
         for place in config["callbacks"]:
             check_trusted(place, source, trust=trust)
-        population = cls(Run.from_flat({**config, "run_dir": str(folder)}), modules=modules)
-        population._take([Run.from_flat(upgraded(flat)) for flat in saved["runs"]])
-        population.run_dir, population._of_callbacks = Path(folder), saved["callbacks"]
-        population._ended = {int(number): Outcome(*outcome) for number, outcome in saved["outcomes"].items()}
-        population._curves = {int(number): dict(points) for number, points in saved["curves"].items()}
-        population.seconds = saved["seconds"]
+        population = cls.__new__(cls)
+        runs = [Run.from_flat(upgraded(flat)) for flat in saved["runs"]]
+        population._begin(Run.from_flat({**config, "run_dir": str(path)}), runs, modules)
+        population.run_dir, population.seconds = path, saved["seconds"]
+        population._callback_states = saved["callbacks"]
+        for record, outcome in zip(population._records, saved["outcomes"], strict=True):
+            record.outcome = Outcome(*outcome)
+        for numbers, steps, means in saved["curves"]:
+            for number, row in zip(numbers, np.asarray(means).tolist(), strict=True):
+                population._records[number].curve = dict(zip(np.asarray(steps).tolist(), row, strict=True))
         for numbers, states in saved["states"]:
-            population._states |= {number: _part(states, place) for place, number in enumerate(numbers)}
+            for place, number in enumerate(numbers):
+                population._records[number].state = unstacked(states, place)
+        if population.config.gpus > 1:
+            population._take_shares(path)  # if all processes were killed
         return population
-
-    def _take(self, runs: Sequence[Run]) -> None:
-        """Begin with runs that have not trained."""
-        for each in runs:
-            if each.num_envs == AUTO:
-                raise ValueError(f"num_envs is {AUTO!r}; a population needs a number of replicas")
-        self.runs, self._groups = runs, groups_of(runs)
-        self.run_dir: Path | None = None
-        self.steps, self.seconds = 0, 0.0
-        self._group: JointIterations | None = None
-        self._states: dict[int, Mapping[str, Any]] = {}
-        self._ended: dict[int, Outcome] = {}
-        self._curves: dict[int, dict[int, float]] = {number: {} for number in range(len(runs))}
-        self._of_callbacks: dict[str, Any] = {}
 
     def train(self, progress: bool | None = None, *, callbacks: Iterable[Any] = ()) -> PopulationResult:
         """Train all runs until their steps are done, their target return is reached, or a signal arrives.
 
         The folder ``run_dir`` (None: a new one in ``runs``; empty: none) receives tables of the results, the states of
         all runs, every ``checkpoint_interval`` iterations and at the end, and ``best``, the run directory of the best
-        run.
+        run. Another call continues runs that were interrupted.
 
         Args:
             progress: As in ``train``.
@@ -142,130 +157,103 @@ class Population:
                 whose figures have a value for each run. ``on_iteration`` returns a reason to end all runs, or reasons
                 by their numbers.
         """
-        self._callbacks = Callbacks([*self.config.callbacks, *callbacks])
-        if self._callbacks.parameters:
-            names = ", ".join(self._callbacks.parameters)
-            raise ValueError(
-                f"a callback changes {names}; callbacks of a population cannot change parameters: use vary"
-            )
+        self._callbacks = Callbacks([*self.config.callbacks, *callbacks], of_population=True)
         if self.config.gpus > 1 and self._callbacks.hooks:
             raise ValueError(
-                f"callbacks watch the runs of one GPU, and gpus is {self.config.gpus}: leave one of them out"
+                f"callbacks, such as those of --halving and --track, watch the runs of one GPU, and gpus is "
+                f"{self.config.gpus}: leave out gpus, or the callbacks"
             )
-        self._callbacks.load(self._of_callbacks)
-        if self.run_dir is None and self.config.run_dir != "":
-            self.run_dir = Path(self.config.run_dir or new_folder(f"{self.config.env}-population"))
-            check_empty(self.run_dir)
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            for place in (portable_name(self.config.env), *self.config.callbacks):  # the user has named them
-                remember_trusted(place)
+        self._callbacks.load(self._callback_states)
+        self._choose_folder()
         self._failure: Exception | None = None
         try:
             with interruption() as interrupted:
                 self._callbacks.call("on_start", self)
                 if self.config.gpus > 1:
                     self._train_on_gpus(progress, interrupted)
-                for numbers in self._left() if self.config.gpus == 1 else ():
-                    if not interrupted.is_set() and self._failure is None:
-                        self._train_group(numbers, progress, interrupted)
+                else:
+                    self._train_here(progress, interrupted)
             result = self._result()
             self._save(result)
             if self._failure is not None:
                 raise self._failure
+            if self.run_dir is not None:
+                self._callbacks.call("on_file", self, self.run_dir / "runs.csv")
             self._callbacks.call("on_end", self, result)
         except BaseException as error:
-            self._callbacks.call("on_exit", self, error)
-            if self.run_dir is not None and not any(self.run_dir.iterdir()):
+            if self.config.run_dir is None and self.run_dir is not None and not any(self.run_dir.iterdir()):
                 self.run_dir.rmdir()
+                self.run_dir = None
+            self._callbacks.call("on_exit", self, error)
             raise
+        finally:
+            self._callback_states = self._callbacks.state()
         self._callbacks.call("on_exit", self, None)
         return result
 
-    def _left(self) -> list[list[int]]:
-        """Return the numbers of the runs that have not ended, in groups that can train together."""
-        outcomes, groups = self._outcomes(), list[list[int]]()
-        for group in self._groups:
+    def _choose_folder(self) -> None:
+        config = self.config
+        if self.run_dir is not None or config.run_dir == "":
+            return
+        if config.run_dir is not None:
+            check_empty(config.run_dir)
+        self.run_dir = new_folder(f"{config.env}-population") if config.run_dir is None else Path(config.run_dir)
+        for place in (portable_name(config.env), *config.callbacks):  # the user has named them
+            remember_trusted(place)
+
+    # --- training ---
+
+    def _train_here(self, progress: bool | None, interrupted: threading.Event) -> None:
+        self._store()
+        for group in groups_of(self.runs):
             left: dict[int, list[int]] = {}
             for number in group:
-                if outcomes[number].reason == INTERRUPTED:
-                    left.setdefault(outcomes[number].iterations, []).append(number)
-            groups += left.values()
-        return groups
+                record = self._records[number]
+                if record.outcome.reason == INTERRUPTED:
+                    left.setdefault(0 if record.state is None else int(record.state["iteration"]), []).append(number)
+            for numbers in left.values():
+                if not interrupted.is_set() and self._failure is None:
+                    self._train_group(numbers, len(group), progress, interrupted)
 
-    def _train_group(self, numbers: Sequence[int], progress: bool | None, interrupted: threading.Event) -> None:
-        runs = {number: self.runs[number] for number in numbers}
+    def _train_group(
+        self, numbers: Sequence[int], size: int, progress: bool | None, interrupted: threading.Event
+    ) -> None:
+        """Train runs whose shapes and iterations are equal; ``size``: their number with those that have ended."""
         self._store()
-        states = {number: self._states[number] for number in numbers if number in self._states}
+        runs = {number: self.runs[number] for number in numbers}
+        states = {number: state for number in numbers if (state := self._records[number].state) is not None}
+        before = [(self._records[number], self._records[number].outcome) for number in numbers]
         parameters = parameters_that_differ([*runs.values()])
-        self._group = group = JointIterations.of(runs, parameters, self._modules or _no_modules, states)
-        seconds, self._saved = self.seconds, time.perf_counter()
+        self._group = group = JointIterations.of(runs, size, parameters, self._modules, states)
+        seconds, saved = self.seconds - group.seconds, time.perf_counter()
         total = group.config.steps_at(group.config.iterations) * len(runs)
         header = [f"{len(runs):,} runs at once on {group.device}, where {group.copies.fitting:,} would fit"]
         bar = Progress(total, None if progress is None else not progress, header=header)
 
-        def save_now_and_then() -> None:
+        def end_iteration(due: bool) -> None:
+            nonlocal saved
             self.seconds = seconds + group.seconds
-            if time.perf_counter() - self._saved > MIN_SECONDS:
+            if due and time.perf_counter() - saved > MIN_SECONDS:
                 self._save()
-                self._saved = time.perf_counter()
+                saved = time.perf_counter()
 
         watched = self._callbacks.hooks & {"on_iteration", "on_log"}
         try:
-            group.train(bar, interrupted, self._watch if watched else None, save_now_and_then)
+            group.train(bar, interrupted, self._watch if watched else None, end_iteration)
+        except BaseException:  # in the middle of an iteration
+            self._group = None
+            for record, outcome in before:
+                record.outcome = outcome
+            raise
         finally:
             bar.close()
         self.seconds = seconds + group.seconds
 
-    def _train_on_gpus(self, progress: bool | None, interrupted: threading.Event) -> None:
-        """Train in a process for each GPU, each of which takes its share of the runs."""
-        context, count = multiprocessing.get_context("spawn"), self.config.gpus
-        with tempfile.TemporaryDirectory() as folder:
-            parts: list[tuple[Population, Any]] = []
-            for gpu in range(min(count, len(self.runs))):
-                part = self._part([*range(gpu, len(self.runs), count)], gpu, Path(folder, str(gpu)))
-                options = part.run_dir, self._modules, progress if gpu == 0 else False
-                parts.append((part, context.Process(target=_train_part, args=options)))
-            for _, process in parts:
-                process.start()
-            asked = False
-            while any(process.is_alive() for _, process in parts):
-                for _, process in parts:
-                    process.join(0.05)
-                    if interrupted.is_set() and not asked:
-                        process.terminate()  # it saves its runs
-                asked = asked or interrupted.is_set()
-            for gpu, (_, process) in enumerate(parts):
-                self._take_part(
-                    [*range(gpu, len(self.runs), count)], Population.open(Path(folder, str(gpu)), trust=True)
-                )
-                if process.exitcode and not interrupted.is_set():
-                    self._failure = RuntimeError(f"the process for GPU {gpu} ended with exit code {process.exitcode}")
-
-    def _part(self, numbers: Sequence[int], gpu: int, folder: Path) -> "Population":
-        """Return a population of some of the runs, with their states, in a new folder."""
-        device = self.config.device if self.config.device == "cpu" else f"cuda:{gpu}"
-        part = Population(dataclasses.replace(self.config, gpus=1, device=device), modules=self._modules)
-        part._take([dataclasses.replace(self.runs[number], device=device) for number in numbers])
-        for place, number in enumerate(numbers):
-            for name in _OF_RUNS:
-                if number in vars(self)[name]:
-                    vars(part)[name][place] = vars(self)[name][number]
-        folder.mkdir()
-        part.run_dir, part._callbacks = folder, Callbacks()
-        part._save()
-        return part
-
-    def _take_part(self, numbers: Sequence[int], part: "Population") -> None:
-        """Take the results of a part."""
-        self.seconds = max(self.seconds, part.seconds)
-        for place, number in enumerate(numbers):
-            for name in _OF_RUNS:
-                if place in vars(part)[name]:
-                    vars(self)[name][number] = vars(part)[name][place]
-
     def _watch(self, report: PopulationReport, logged: bool) -> dict[int, str]:
         """Give a report to callbacks; return reasons to end runs, by their numbers."""
-        self.steps, reasons = report.steps, dict[int, str]()
+        reasons: dict[int, str] = {}
+        if self._failure is not None:  # of an earlier report
+            return reasons
         try:
             for wish in self._callbacks.call("on_iteration", self, report):
                 wishes = wish if isinstance(wish, Mapping) else dict.fromkeys(report.numbers.tolist(), wish)
@@ -275,7 +263,8 @@ class Population:
                             f"on_iteration of a callback returned {reason!r} for run {number!r}; return None, a text, "
                             "the reason to end all runs, or texts by the numbers of runs"
                         )
-                    reasons |= {} if reason is None else {number: reason}
+                    if reason is not None:
+                        reasons.setdefault(number, reason)
             if logged:
                 self._callbacks.call("on_log", self, self._row(report))
         except Exception as error:  # noqa: BLE001 - train raises it again after it has saved the runs
@@ -284,10 +273,11 @@ class Population:
         return reasons
 
     def _row(self, report: PopulationReport) -> dict[str, float]:
-        """Return figures of all runs for trackers: means over the runs that train, and the spread of their returns."""
-        group = self._group
-        assert group is not None
-        row = {"iteration": report.iteration, "steps": report.steps, "seconds": self.seconds + group.seconds}
+        """Return figures for trackers: means over the runs, and the spread of their returns.
+
+        Runs that have ended count with their last returns only.
+        """
+        row = {"iteration": report.iteration, "steps": report.steps, "seconds": self.seconds}
         for name, values in report.items():
             finite = values[np.isfinite(values)]
             if len(finite):
@@ -298,51 +288,115 @@ class Population:
                     row |= {f"{name}/best": float(finite.max())}
         return row | {"runs": float(report.active.sum())}
 
-    def _outcomes(self) -> list[Outcome]:
-        """Return how the runs have ended; of a run that has not, the outcome if it was interrupted now."""
+    # --- several GPUs ---
+
+    def _shares(self) -> list[tuple[list[int], str]]:
+        """Return the numbers of the runs of each GPU, and the name of its folder."""
+        count = min(self.config.gpus, len(self.runs))
+        return [([*range(gpu, len(self.runs), count)], f"gpu-{gpu}") for gpu in range(count)]
+
+    def _train_on_gpus(self, progress: bool | None, interrupted: threading.Event) -> None:
+        """Train in a process for each GPU, which writes its share of the runs to a folder."""
+        self._save()
+        context, processes = multiprocessing.get_context("spawn"), []
+        with tempfile.TemporaryDirectory() as temporary:
+            parent = self.run_dir or Path(temporary)
+            for gpu, (numbers, name) in enumerate(self._shares()):
+                self._give_share(numbers, gpu, parent / name)
+                options = parent / name, self._modules, progress if gpu == 0 else False
+                processes.append(context.Process(target=_train_share, args=options))
+                processes[-1].start()
+            try:
+                while any(process.is_alive() for process in processes) and not interrupted.is_set():
+                    processes[0].join(0.1)
+                    for process in processes[1:]:
+                        process.join(0.001)
+            finally:
+                for process in processes:
+                    process.terminate()  # which saves its runs
+                for process in processes:
+                    process.join()
+            self._take_shares(parent)
+            self._save()
+            for _, name in self._shares():
+                shutil.rmtree(parent / name, ignore_errors=True)
+        for gpu, process in enumerate(processes):
+            if process.exitcode not in (0, -signal.SIGTERM):
+                error = f"the process of GPU {gpu} ended with exit code {process.exitcode}; its error is above"
+                self._failure = RuntimeError(error)
+
+    def _give_share(self, numbers: Sequence[int], gpu: int, folder: Path) -> None:
+        """Write a population of some of the runs to a folder."""
+        device = self.config.device if self.config.device == "cpu" else f"cuda:{gpu}"
+        share = Population.__new__(Population)
+        runs = [dataclasses.replace(self.runs[number], device=device) for number in numbers]
+        share._begin(dataclasses.replace(self.config, gpus=1, device=device), runs, self._modules)
+        share._records, share.run_dir = [self._records[number] for number in numbers], folder
+        share._save()
+
+    def _take_shares(self, parent: Path) -> None:
+        """Take the results of the GPUs' folders, if there are any."""
+        for numbers, name in self._shares():
+            if (parent / name / _STATES).is_file():
+                share = Population.open(parent / name, modules=self._modules, trust=True)
+                self.seconds = max(self.seconds, share.seconds)
+                for number, record in zip(numbers, share._records, strict=True):
+                    self._records[number] = record
+
+    # --- results ---
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of each run that trains; after the training, of the run with the most."""
         if self._group is not None:
-            self._ended |= dict(zip(self._group.numbers, self._group.present_outcomes(), strict=True))
-        return [self._ended.get(number, Outcome(INTERRUPTED, 0, math.nan)) for number in range(len(self.runs))]
+            return self._group.steps
+        ended = zip(self.runs, self._records, strict=True)
+        return max(int(run.steps_at(record.outcome.iterations)) for run, record in ended)
 
-    def _result(self) -> PopulationResult:
-        self._store_curves()
-        outcomes = self._outcomes()
-        steps = sorted(set().union(*self._curves.values()))
-        curves = [[self._curves[number].get(at, math.nan) for at in steps] for number in range(len(self.runs))]
-        array = np.array(curves).reshape(len(self.runs), len(steps))
-        return PopulationResult(self.runs, outcomes, np.array(steps), array, self.seconds, self.run_dir)
-
-    def _store_curves(self) -> None:
+    def _update(self) -> None:
+        """Take outcomes and curves of the group that trains."""
         if (group := self._group) is not None:
-            ends = [group.config.steps_at(outcome.iterations) for outcome in group.present_outcomes()]
+            for number, outcome in zip(group.numbers, group.present_outcomes(), strict=True):
+                self._records[number].outcome = outcome
             for steps, means in group.points:
-                for number, mean, end in zip(group.numbers, means.tolist(), ends, strict=True):
-                    if steps <= end:
-                        self._curves[number][steps] = mean
+                for number, mean in zip(group.numbers, means.tolist(), strict=True):
+                    if steps <= group.config.steps_at(self._records[number].outcome.iterations):
+                        self._records[number].curve[steps] = mean
 
     def _store(self) -> None:
-        """Keep the results of the group that has trained on the host, as the next one needs the device's memory."""
-        if self._group is not None:
-            self._store_curves()
-            self._outcomes()
-            for place, number in enumerate(self._group.numbers):
-                self._states[number] = mapped(Tensor.cpu, self._group.state_of(place))
+        """Keep the states of the group that has trained on the host, as the next one needs the device's memory."""
+        if (group := self._group) is not None:
+            self._update()
+            for place, number in enumerate(group.numbers):
+                self._records[number].state = mapped(Tensor.cpu, group.state_of(place))
             self._group = None
 
     def _state(self, number: int) -> Mapping[str, Any] | None:
         group = self._group
         if group is not None and number in group.numbers:
             return group.state_of(group.numbers.index(number))
-        return self._states.get(number)
+        return self._records[number].state
+
+    def _result(self) -> PopulationResult:
+        self._update()
+        steps, curves = self._curves(range(len(self.runs)))
+        outcomes = [record.outcome for record in self._records]
+        return PopulationResult(self.runs, outcomes, steps, curves, self.seconds, self.run_dir)
+
+    def _curves(self, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the steps and the mean returns, ``[runs, points]``, of the curves of runs."""
+        curves = [self._records[number].curve for number in numbers]
+        steps = sorted(set().union(*curves))
+        means = [[curve.get(at, math.nan) for at in steps] for curve in curves]
+        return np.array(steps, np.int64), np.array(means).reshape(len(curves), len(steps))
 
     def trainer(self, number: int) -> Trainer:
         """Return the trainer of a run after ``train``, as if it had trained alone."""
         if number not in range(len(self.runs)):
             raise ValueError(f"there is no run {number}; the population has the runs 0 to {len(self.runs) - 1}")
-        state = self._state(number)
+        state, run = self._state(number), self.runs[number]
         if state is None:
-            raise ValueError(f"run {number} has not trained: call train")
-        run = self.runs[number]
+            raise ValueError(f"run {number} has not trained yet")
         trainer = Trainer(run, modules=None if self._modules is None else self._modules(run))
         trainer.load({**state, "describes": trainer.describe()})
         return trainer
@@ -351,17 +405,24 @@ class Population:
         """Write the states of all runs to the folder, and after the training the results."""
         if self.run_dir is None:
             return
-        self._store_curves()
-        states: list[tuple[list[int], Any]] = []
-        for group in self._groups:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self._update()
+        states, curves = [], []
+        for group in groups_of(self.runs):
+            curves.append((group, *self._curves(group)))
             found = {number: state for number in group if (state := self._state(number)) is not None}
             if found:
-                states.append(([*found], _together([*found.values()])))
-        content: dict[str, Any] = {"config": self.config.flat(), "runs": [run.flat() for run in self.runs]}
-        outcomes = {str(number): dataclasses.astuple(outcome) for number, outcome in enumerate(self._outcomes())}
-        curves = {str(number): [*points.items()] for number, points in self._curves.items()}
-        content |= {"states": states, "outcomes": outcomes, "curves": curves, "seconds": self.seconds}
-        save(self.run_dir / _STATES, content | {"callbacks": self._callbacks.state()})
+                states.append(([*found], stacked([*found.values()])))
+        content = {
+            "config": self.config.flat(),
+            "runs": [run.flat() for run in self.runs],
+            "outcomes": [dataclasses.astuple(record.outcome) for record in self._records],
+            "curves": curves,
+            "states": states,
+            "callbacks": self._callbacks.state(),
+            "seconds": self.seconds,
+        }
+        save(self.run_dir / _STATES, content)
         if result is not None:
             result.write(self.run_dir)
             complete = all(outcome.reason != INTERRUPTED for outcome in result.outcomes)
@@ -376,33 +437,10 @@ class Population:
         return directory
 
 
-def _train_part(folder: Path, modules: Modules | None, progress: bool | None) -> None:
-    for of_terminal in (signal.SIGINT, signal.SIGHUP):  # the first process passes them on
+def _train_share(folder: Path, modules: Modules | None, progress: bool | None) -> None:
+    for of_terminal in (signal.SIGINT, signal.SIGHUP):  # the first process ends this one by SIGTERM
         signal.signal(of_terminal, signal.SIG_IGN)
     Population.open(folder, modules=modules, trust=True).train(progress)
-
-
-def _no_modules(run: Run) -> dict[str, nn.Module]:
-    del run
-    return {}
-
-
-def _together(states: Sequence[Any]) -> Any:
-    """Return states of one structure as one, which has stacks of their tensors and lists of everything else."""
-    first = states[0]
-    if isinstance(first, Mapping) and all(state.keys() == first.keys() for state in states):
-        return {name: _together([state[name] for state in states]) for name in first}
-    if isinstance(first, Tensor) and all(state.shape == first.shape for state in states):
-        return torch.stack(list(states))
-    return [*states]
-
-
-def _part(states: Any, place: int) -> Any:
-    """Return one of the states that ``_together`` got."""
-    if isinstance(states, Mapping):
-        return {name: _part(state, place) for name, state in states.items()}
-    # a generator of random numbers cannot read its state from a part of a tensor
-    return states[place].clone() if isinstance(states, Tensor) else states[place]
 
 
 def check_empty(folder: str | Path) -> None:

@@ -15,6 +15,8 @@ from gpu_envs.training.record.summary import ticks_of
 
 _WIDE: Final = 20.0
 """Ratio of the largest and the smallest value above which an axis is logarithmic."""
+_MAX_POINTS: Final = 400
+"""Maximum number of points of a curve."""
 _MISSING: Final = -0.1
 """Place of missing and infinite values: below the axis, which is from 0 to 1."""
 
@@ -24,6 +26,8 @@ def population_page(
 ) -> str:
     """Return a page of the ``rows``, ``steps`` and ``curves`` of a ``PopulationResult``; facts are names and texts."""
     names, *runs = rows
+    kept = np.arange(len(steps) - 1, -1, -(len(steps) // _MAX_POINTS + 1))[::-1]  # includes the last
+    steps, curves = steps[kept], curves[:, kept]
     shown = {name: [run[k] for run in runs] for k, name in enumerate(names[:-2]) if k}  # settings and return
     axes = {name: _axis(values, wide=name not in ("seed", "return")) for name, values in shown.items()}
     known = [column[np.isfinite(column)] for column in np.array([_filled(steps, curve) for curve in curves]).T]

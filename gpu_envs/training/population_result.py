@@ -1,11 +1,12 @@
 """The results of the runs of a population."""
 
 import collections
+import contextlib
 import csv
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -92,5 +93,12 @@ class PopulationResult:
         names, best = varied_names(self.runs), self.best
         if best is None:
             return rows
-        values = ", ".join(f"{n} {v}" for n, v in zip(names, values_of(self.runs[best], names), strict=True))
-        return [*rows, ("best", f"run {best}, {self.outcomes[best].returns:.1f}: {values}")]
+        values = ", ".join(f"{n} {_short(v)}" for n, v in zip(names, values_of(self.runs[best], names), strict=True))
+        return [*rows, ("best", f"run {best}, {self.outcomes[best].returns:.1f}{': ' if values else ''}{values}")]
+
+
+def _short(value: Any) -> str:
+    """Return a number, which may be a text, with six digits, and anything else as a text."""
+    with contextlib.suppress(TypeError, ValueError):
+        return str(value) if isinstance(value, bool) else f"{float(value):.6g}"
+    return str(value)

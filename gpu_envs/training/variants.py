@@ -66,7 +66,7 @@ def variants(
         vary: By name, a list of values or a range, such as ``uniform:0.9:1`` or ``log:1e-4:1e-2``. A name is a
             setting, such as ``learning_rate``, or ``env.`` and a parameter of the environment. Or a list of
             combinations, each with values by name.
-        count: Number of combinations; None: with ``grid`` all combinations of the lists, otherwise 16.
+        count: Number of combinations; None: all, if there are only lists of values, otherwise 16.
         search: ``random``, ``sobol`` (evenly spread) or ``grid`` (all combinations, with equal steps in ranges).
     """
     if search not in SEARCHES:
@@ -95,7 +95,7 @@ def _combinations(vary: Mapping[str, Any], count: int | None, search: str, seed:
 
 def _rows(ranges: Sequence[Any], count: int | None, search: str, seed: int) -> list[tuple[Any, ...]]:
     lists = [values for values in ranges if isinstance(values, list)]
-    if search == "grid":
+    if search == "grid" or (count is None and len(lists) == len(ranges)):
         product, free = math.prod(map(len, lists)), len(ranges) - len(lists)
         if free and count is None:
             raise ValueError("a grid over ranges needs the number of runs, which gives the number of steps")

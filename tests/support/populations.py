@@ -1,5 +1,6 @@
-"""Comparisons of the runs of populations with the runs alone."""
+"""Comparisons of the runs of populations with the runs alone, and callbacks."""
 
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,3 +43,43 @@ COMPARED = (
     *("observations", "alive", "action_masks", "begun_midway"),
 )
 """Parts of a run's state."""
+
+
+class Interruption:
+    """Interrupts the training after an iteration."""
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def on_iteration(self, trainer: Any, report: Any) -> None:
+        del trainer
+        if report.iteration == self.iteration:
+            signal.raise_signal(signal.SIGINT)
+
+
+class Record:
+    """Keeps what it receives."""
+
+    def __init__(self) -> None:
+        self.reports: list[Any] = []
+        self.rows: list[Mapping[str, float]] = []
+        self.calls: list[str] = []
+
+    def on_start(self, trainer: Any) -> None:
+        self.calls.append(f"start {len(getattr(trainer, 'runs', [None]))}")
+
+    def on_iteration(self, trainer: Any, report: Any) -> None:
+        del trainer
+        self.reports.append(report)
+
+    def on_log(self, trainer: Any, row: Mapping[str, float]) -> None:
+        del trainer
+        self.rows.append(row)
+
+    def on_end(self, trainer: Any, result: Any) -> None:
+        del trainer
+        self.calls.append(f"end {len(getattr(result, 'outcomes', [None]))}")
+
+    def on_exit(self, trainer: Any, error: BaseException | None) -> None:
+        del trainer
+        self.calls.append(f"exit {type(error).__name__}")

@@ -186,5 +186,5 @@ def test_a_population_refuses_what_it_cannot_train() -> None:
     run = small_run("cpu")
     with pytest.raises(ValueError, match="the policy 'agent' learns by sac; a population learns by ppo, a2c or pqn"):
         Population(off_policy_run("cpu")).train(progress=False)
-    with pytest.raises(ValueError, match="run 0 has not trained: call train"):
+    with pytest.raises(ValueError, match="run 0 has not trained yet"):
         Population(run).trainer(0)

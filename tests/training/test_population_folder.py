@@ -1,8 +1,12 @@
-"""Populations that are saved, interrupted and resumed, and their callbacks."""
+"""Populations that are saved, interrupted and resumed."""
 
+import contextlib
 import dataclasses
-import math
+import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,52 +16,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from populations import assert_as_alone
+from populations import Interruption, Record, assert_as_alone, assert_same
 from trainers import FIELD, FIELD_PARAMS, GRID, small_run
 
-from gpu_envs.training import Population, Run, population, train
-from gpu_envs.training.callbacks import EarlyStopping, Halving, Tracker
-
-
-class Interruption:
-    """Interrupts the training after an iteration."""
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, trainer: Any, report: Any) -> None:
-        del trainer
-        if report.iteration == self.iteration:
-            signal.raise_signal(signal.SIGINT)
-
-
-class Record:
-    """Keeps what it receives."""
-
-    def __init__(self) -> None:
-        self.reports: list[Any] = []
-        self.rows: list[Mapping[str, float]] = []
-        self.calls: list[str] = []
-
-    def on_start(self, trainer: Any) -> None:
-        self.calls.append(f"start {len(getattr(trainer, 'runs', [None]))}")
-
-    def on_iteration(self, trainer: Any, report: Any) -> None:
-        del trainer
-        self.reports.append(report)
-
-    def on_log(self, trainer: Any, row: Mapping[str, float]) -> None:
-        del trainer
-        self.rows.append(row)
-
-    def on_end(self, trainer: Any, result: Any) -> None:
-        del trainer
-        self.calls.append(f"end {len(getattr(result, 'outcomes', [None]))}")
-
-    def on_exit(self, trainer: Any, error: BaseException | None) -> None:
-        del trainer
-        self.calls.append(f"exit {type(error).__name__}")
-
+from gpu_envs.training import Population, Trainer, population
+from gpu_envs.training.joint_iterations import JointIterations
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ended runs": (
@@ -79,24 +42,110 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_resumed_runs_have_the_results_of_runs_alone(case: str, device: str, tmp_path: Path) -> None:
     env, settings, vary = CASES[case]
     run = small_run(device, env, **settings | {"run_dir": str(tmp_path / "all")})
-    first = Population(run, vary=vary, search="grid")
-    result = first.train(progress=False, callbacks=[Interruption(12)])
-    reasons = [outcome.reason for outcome in result.outcomes]
-    assert "interrupted" in reasons
+    result = Population(run, vary=vary, search="grid").train(progress=False, callbacks=[Interruption(12)])
+    assert "interrupted" in [outcome.reason for outcome in result.outcomes]
     assert not (tmp_path / "all" / "best").exists()
-    for again in (Population.open(tmp_path / "all"), first):
-        resumed = again.train(progress=False)
-        assert "interrupted" not in [outcome.reason for outcome in resumed.outcomes]
-        for number, outcome in enumerate(resumed.outcomes):
-            if outcome.reason != "diverged":
-                assert_as_alone(again, resumed, number)
-        whole = Population(dataclasses.replace(run, run_dir=""), vary=vary, search="grid").train(progress=False)
-        assert [*map(str, resumed.outcomes)] == [*map(str, whole.outcomes)]
-        np.testing.assert_array_equal(resumed.curves, whole.curves)
-        first.run_dir = tmp_path / "all again"
-        first.run_dir.mkdir(exist_ok=True)
+    resumed = Population.open(tmp_path / "all")
+    found = resumed.train(progress=False)
+    assert "interrupted" not in [outcome.reason for outcome in found.outcomes]
+    for number, outcome in enumerate(found.outcomes):
+        if outcome.reason != "diverged":
+            assert_as_alone(resumed, found, number)
+    whole = Population(dataclasses.replace(run, run_dir=""), vary=vary, search="grid").train(progress=False)
+    assert str(found.outcomes) == str(whole.outcomes)
+    np.testing.assert_array_equal(found.curves, whole.curves)
     assert (tmp_path / "all" / "best").is_dir()
-    assert Population.open(tmp_path / "all").train(progress=False).outcomes == resumed.outcomes or case == "ended runs"
+    assert str(Population.open(tmp_path / "all").train(progress=False).outcomes) == str(whole.outcomes)
+
+
+def test_the_same_object_continues() -> None:
+    run = small_run("cpu", total_steps=8 * 16 * 9)
+    joint, record = Population(run, seeds=2), Record()
+    joint.train(progress=False, callbacks=[Interruption(3)])
+    result = joint.train(progress=False, callbacks=[record])
+    assert [report.iteration for report in record.reports] == [4, 5, 6, 7, 8, 9]
+    assert_as_alone(joint, result, 1)
+
+
+@pytest.mark.parametrize("iteration", [0, 2])
+def test_an_interruption_before_the_first_episode_has_ended(iteration: int, tmp_path: Path) -> None:
+    class BeforeTheFirst:
+        def on_start(self, trainer: Any) -> None:
+            del trainer
+            signal.raise_signal(signal.SIGINT)
+
+    run = small_run("cpu", "Pendulum-v1", total_steps=8 * 16 * 15, run_dir=str(tmp_path / "all"))
+    interruption = Interruption(iteration) if iteration else BeforeTheFirst()
+    result = Population(run, seeds=2).train(progress=False, callbacks=[interruption])
+    assert {(outcome.reason, outcome.iterations) for outcome in result.outcomes} == {("interrupted", iteration)}
+    resumed = Population.open(tmp_path / "all")
+    assert_as_alone(resumed, resumed.train(progress=False), 1)
+
+
+def test_a_failure_inside_an_iteration_is_not_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second training starts again with the last states that are whole."""
+    run = small_run("cpu", total_steps=8 * 16 * 9)
+    joint = Population(run, seeds=2)
+    joint.train(progress=False, callbacks=[Interruption(3)])
+    learn, calls = JointIterations.learn, []
+
+    def fail(self: JointIterations) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError("once")
+        learn(self)
+
+    monkeypatch.setattr(JointIterations, "learn", fail)
+    with pytest.raises(OSError, match="once"):
+        joint.train(progress=False)
+    assert_as_alone(joint, joint.train(progress=False), 1)
+
+
+def test_a_failure_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails:
+        calls = 0
+
+        def on_start(self, trainer: Any) -> None:
+            del trainer
+            self.calls += 1
+            if self.calls == 1:
+                raise OSError("once")
+
+    monkeypatch.chdir(tmp_path)
+    joint = Population(dataclasses.replace(small_run("cpu", total_steps=256), run_dir=None), seeds=2)
+    fails = Fails()
+    with pytest.raises(OSError, match="once"):
+        joint.train(progress=False, callbacks=[fails])
+    assert not any((tmp_path / "runs").iterdir())
+    assert joint.train(progress=False, callbacks=[fails]).run_dir == joint.run_dir
+    assert (tmp_path / "runs").iterdir().__next__().name.startswith("CartPole-v1-population-")
+
+
+def test_states_of_callbacks(tmp_path: Path) -> None:
+    class Counts(Interruption):
+        count = 0
+
+        def on_iteration(self, trainer: Any, report: Any) -> None:
+            self.count += 1
+            super().on_iteration(trainer, report)
+
+        def state_dict(self) -> dict[str, int]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: Mapping[str, int]) -> None:
+            self.count = state["count"]
+
+    run = small_run("cpu", total_steps=8 * 16 * 9, run_dir=str(tmp_path / "all"))
+    Population(run, seeds=2).train(progress=False, callbacks=[Counts(3)])
+    resumed = Population.open(tmp_path / "all")
+    counts = Counts(6)
+    resumed.train(progress=False, callbacks=[counts])
+    assert counts.count == 6
+    counts = Counts(0)
+    resumed.train(progress=False, callbacks=[counts])
+    assert counts.count == 9
+    with pytest.warns(UserWarning, match="state of the callbacks Counts, which are not given"):
+        Population.open(tmp_path / "all").train(progress=False)
 
 
 def test_checkpoints_during_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,138 +169,6 @@ def test_checkpoints_during_the_training(tmp_path: Path, monkeypatch: pytest.Mon
         assert_as_alone(resumed, result, number)
 
 
-def test_a_report_has_the_figures_of_each_run_alone(device: str) -> None:
-    """The figures are those of the log."""
-    run = small_run(device, FIELD, total_steps=8 * 16 * 6, params=FIELD_PARAMS, log_interval=2)
-    record = Record()
-    result = Population(run, seeds=3).train(progress=False, callbacks=[record])
-    assert [report.iteration for report in record.reports] == [1, 2, 3, 4, 5, 6]
-    assert record.reports[0].steps == 128
-    for number in range(3):
-        alone = Record()
-        train(dataclasses.replace(run, seed=run.seed + number), progress=False, callbacks=[alone])
-        for ours, theirs in zip(record.reports, alone.reports, strict=True):
-            assert {*ours} == {*theirs} - {"rollout_seconds", "update_seconds"}
-            for name in ours:
-                np.testing.assert_allclose(ours[name][number], theirs[name], rtol=1e-6, equal_nan=True)
-    assert record.calls == ["start 3", "end 3", "exit NoneType"]
-    assert [row["steps"] for row in record.rows] == [256, 512, 768]
-    returns = record.reports[-1]["tagger/return"]
-    assert record.rows[-1]["tagger/return"] == pytest.approx(returns.mean())
-    assert record.rows[-1]["tagger/return/best"] == returns.max()
-    assert result.outcomes[2].returns == returns[2]
-    with pytest.raises(KeyError, match=r"there is no 'tagger/retur'\. Did you mean 'tagger/return'"):
-        record.reports[0]["tagger/retur"]
-
-
-def test_callbacks_end_runs() -> None:
-    class Ends:
-        def on_iteration(self, trainer: Any, report: Any) -> Any:
-            del trainer
-            return {1: "enough"} if report.iteration == 3 else "all" if report.iteration == 5 else None
-
-    run = small_run("cpu", total_steps=8 * 16 * 9)
-    whole = Population(run, seeds=3)
-    result = whole.train(progress=False, callbacks=[Ends()])
-    ended = [(outcome.reason, outcome.iterations) for outcome in result.outcomes]
-    assert ended == [("all", 5), ("enough", 3), ("all", 5)]
-    alone = train(dataclasses.replace(whole.runs[1], total_steps=8 * 16 * 3), progress=False)
-    assert alone.returns["agent"] == result.outcomes[1].returns
-
-
-def test_a_callback_that_fails_loses_nothing(tmp_path: Path) -> None:
-    class Fails:
-        def on_iteration(self, trainer: Any, report: Any) -> Any:
-            del trainer
-            return {7: "why"} if report.iteration == 3 else None
-
-    record = Record()
-    run = small_run("cpu", total_steps=8 * 16 * 5, run_dir=str(tmp_path / "all"))
-    with pytest.raises(TypeError, match="returned 'why' for run 7; return None, a text, the reason to end all runs"):
-        Population(run, seeds=2).train(progress=False, callbacks=[Fails(), record])
-    assert record.calls == ["start 2", "exit TypeError"]
-    resumed = Population.open(tmp_path / "all")
-    assert_as_alone(resumed, resumed.train(progress=False), 1)
-
-
-def test_halving_keeps_the_best() -> None:
-    record, run = Record(), small_run("cpu", total_steps=8 * 16 * 27)
-    result = Population(run, seeds=10).train(progress=False, callbacks=[record, Halving(3)])
-    ended = sorted(outcome.iterations for outcome in result.outcomes)
-    assert ended == [3] * 6 + [9] * 2 + [27] * 2
-    returns = record.reports[2]["return"]
-    kept = [number for number, outcome in enumerate(result.outcomes) if outcome.iterations > 3]
-    assert returns[kept].min() >= np.delete(returns, kept).max()
-    with pytest.raises(TypeError, match="Halving compares the runs of a population"):
-        train(run, callbacks=[Halving(3)])
-    with pytest.raises(ValueError, match="factor is 1; give 2 or more"):
-        Halving(1)
-
-
-def test_halving_with_fewer_iterations_than_rounds() -> None:
-    run = small_run("cpu", total_steps=8 * 16 * 2)
-    result = Population(run, seeds=9).train(progress=False, callbacks=[Halving(3)])
-    assert sorted(outcome.iterations for outcome in result.outcomes) == [2] * 9
-
-
-def test_early_stopping_ends_each_run_for_itself() -> None:
-    run = small_run("cpu", total_steps=8 * 16 * 60, learning_rate=0.0)
-    stopping = EarlyStopping(patience=5)
-    joint = Population(run, seeds=3)
-    result = joint.train(progress=False, callbacks=[stopping])
-    for each, outcome in zip(joint.runs, result.outcomes, strict=True):
-        alone = train(each, progress=False, callbacks=[EarlyStopping(patience=5)])
-        assert outcome.reason == alone.reason
-    assert len({outcome.iterations for outcome in result.outcomes}) > 1
-
-
-def test_a_tracker_gets_a_population_as_one_run(tmp_path: Path) -> None:
-    sent: list[Any] = []
-
-    class Sends(Tracker):
-        def open(self, id: str, name: str, folder: Path | None, settings: Mapping[str, Any]) -> None:
-            del id, folder
-            sent.append((name, settings["env"]))
-
-        def send(self, rows: Any) -> None:
-            sent.extend(rows)
-
-        def send_file(self, path: Path, kind: str, steps: int) -> None:
-            sent.append((path.name, kind, steps))
-
-        def close(self, *, complete: bool) -> None:
-            sent.append(complete)
-
-    folder = tmp_path / "all"
-    run = small_run("cpu", total_steps=8 * 16 * 4, log_interval=2, run_dir=str(folder))
-    Population(run, seeds=2).train(progress=False, callbacks=[Sends()])
-    assert sent[0] == ("all", "CartPole-v1")
-    assert [steps for steps, _ in sent[1:3]] == [256, 512]
-    assert all(math.isfinite(value) for _, row in sent[1:3] for value in row.values())
-    assert sent[-2:] == [("runs.csv", "table", 512), True]
-
-
-def test_callbacks_that_a_population_cannot_have() -> None:
-    class Changes:
-        parameters = ("gravity",)
-
-        def on_start(self, trainer: Any) -> None:
-            pass
-
-    with pytest.raises(ValueError, match="a callback changes gravity; callbacks of a population cannot change"):
-        Population(small_run("cpu")).train(callbacks=[Changes()])
-
-
-def test_callbacks_of_the_settings(tmp_path: Path) -> None:
-    """They are the population's, and its runs have none."""
-    file = tmp_path / "mine.py"
-    file.write_text("class Stop:\n    def on_iteration(self, trainer, report):\n        return 'stop'\n")
-    run = Run.from_flat(small_run("cpu").flat() | {"callbacks": [f"{file}:Stop"]})
-    joint = Population(run, seeds=2)
-    assert [outcome.reason for outcome in joint.train(progress=False).outcomes] == ["stop"] * 2
-    assert [each.callbacks for each in joint.runs] == [()] * 2
-
-
 @pytest.mark.slow
 def test_runs_are_divided_among_gpus(tmp_path: Path) -> None:
     """Each process takes some; on a machine without a GPU, they share the CPU."""
@@ -263,6 +180,43 @@ def test_runs_are_divided_among_gpus(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.curves, one.curves)
     for number in range(3):
         assert_as_alone(several, result, number)
+    assert not any((tmp_path / "all").glob("gpu-*"))
     assert Population.open(tmp_path / "all").train(progress=False).outcomes == result.outcomes
-    with pytest.raises(ValueError, match="callbacks watch the runs of one GPU, and gpus is 2: leave one of them out"):
-        Population(dataclasses.replace(run, gpus=2)).train(callbacks=[Halving(3)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_several_processes_are_ended(kill: signal.Signals, tmp_path: Path) -> None:
+    """All runs continue, also from the folders of the processes if these were killed."""
+    folder = tmp_path / "all"
+    run = small_run("cpu", total_steps=8 * 16 * 20_000, run_dir=str(folder), gpus=2, checkpoint_interval=50)
+    code = (
+        "from gpu_envs.training import Population, Run, population\n"
+        "if __name__ in ('__main__', '__mp_main__'):\n    population.MIN_SECONDS = 0.0\n"
+        f"if __name__ == '__main__':\n    Population(Run.from_flat({run.flat()!r}), seeds=3).train(progress=False)\n"
+    )
+    file = tmp_path / "train.py"
+    file.write_text(code)
+    process = subprocess.Popen([sys.executable, str(file)], start_new_session=True, env=os.environ)
+    deadline = time.monotonic() + 60
+    while not all(first_iteration(folder / f"gpu-{gpu}") for gpu in range(2)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(process.pid, kill)
+    process.wait(60)
+    left = Population.open(folder)
+    assert any(folder.glob("gpu-*")) == (kill == signal.SIGKILL)
+    for number in range(3):
+        ours = left.trainer(number).state()
+        assert ours["iteration"] >= 50
+        alone = Trainer(left.runs[number])
+        alone.iterate(ours["iteration"])
+        theirs = alone.state()
+        for name in ("iteration", "learners", "windows", "environment"):
+            assert_same(ours[name], theirs[name], name)
+
+
+def first_iteration(folder: Path) -> bool:
+    """Whether a process has saved runs that have trained."""
+    with contextlib.suppress(FileNotFoundError):
+        return Population.open(folder)._result().outcomes[0].iterations > 0  # noqa: SLF001
+    return False

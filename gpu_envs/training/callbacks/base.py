@@ -17,8 +17,8 @@ class Callback:
 
     ``trainer`` is the ``Trainer`` of the run, ``report`` a ``Report``, ``evaluations`` the result of
     ``Trainer.evaluate``, and ``result`` that of ``train``. In a population, they are the ``Population``, a
-    ``PopulationReport``, and a ``PopulationResult``; it calls ``on_start``, ``on_iteration``, ``on_log``, ``on_end``
-    and ``on_exit``.
+    ``PopulationReport``, and a ``PopulationResult``; it calls ``on_start``, ``on_iteration``, ``on_log``, ``on_file``,
+    ``on_end`` and ``on_exit``.
 
     A callback whose next actions depend on what it has seen also has ``state_dict``, which returns dicts, lists,
     numbers, strings and tensors, and ``load_state_dict``: then a resumed run continues bit for bit. With several
@@ -27,6 +27,8 @@ class Callback:
 
     parameters: Sequence[str] = ()
     """Names of environment parameters that the callback gives to ``Trainer.set_params``."""
+    of_population: bool = False
+    """Whether the callback needs a population."""
 
     def on_start(self, trainer: Any) -> None:
         """Called once before the first iteration of a new or a resumed run."""
@@ -74,8 +76,8 @@ class Callbacks:
         hooks: Names of the methods that some callback has.
     """
 
-    def __init__(self, callbacks: Iterable[Any] = ()) -> None:
-        """Check each callback; texts, as in ``Run.callbacks``, are imported."""
+    def __init__(self, callbacks: Iterable[Any] = (), *, of_population: bool = False) -> None:
+        """Check each callback, which a trainer or a population calls; texts, as in ``Run.callbacks``, are imported."""
         self._callbacks: dict[str, Any] = {}
         for each in callbacks:
             callback, name = each, type(each).__name__
@@ -86,6 +88,14 @@ class Callbacks:
             number = 1 + sum(other.partition(" ")[0] == name for other in self._callbacks)
             self._callbacks[name if number == 1 else f"{name} {number}"] = callback
         self.parameters = [name for each in self._callbacks.values() for name in getattr(each, "parameters", ())]
+        for name, each in self._callbacks.items():
+            changed = ", ".join(getattr(each, "parameters", ()))
+            if of_population and changed:
+                raise ValueError(
+                    f"the callback {name} changes {changed}, which callbacks of a population cannot: use vary"
+                )
+            if not of_population and getattr(each, "of_population", False):
+                raise TypeError(f"the callback {name} compares runs: give it to Population.train")
         self._methods = {hook: _methods(hook, self._callbacks.values()) for hook in HOOKS}
         self.hooks = {hook for hook, methods in self._methods.items() if methods}
         self.running = False

@@ -88,30 +88,40 @@ class Halving(Callback):
         [4, 4, 8, 16]
     """
 
-    def __init__(self, factor: int = 3, figure: str = "return") -> None:
+    of_population = True
+
+    def __init__(self, factor: int = 3, figure: str = "") -> None:
         """Make the callback.
 
         Args:
             factor: Each time, one of ``factor`` runs continues.
-            figure: Name of the figure by which runs are compared, as in ``log.csv``; the highest are the best, and
-                runs without it, before their first episode has ended, the worst.
+            figure: Name of the figure by which runs are compared, as in ``log.csv``; empty: the return that
+                ``target_return`` refers to. The highest are the best, and runs without it, before their first episode
+                has ended, the worst.
         """
         if factor < 2:
             raise ValueError(f"factor is {factor}; give 2 or more")
         self.factor, self.figure = factor, figure
 
-    def on_start(self, trainer: Any) -> None:
-        """Raise a TypeError unless a population trains."""
-        if not hasattr(trainer, "runs"):
-            raise TypeError("Halving compares the runs of a population: give it to Population.train")
-
-    def on_iteration(self, trainer: Any, report: Any) -> Mapping[int, str]:
+    def on_iteration(self, trainer: Any, report: Any) -> Mapping[int, str]:  # noqa: ARG002
         """Compare the runs that train, if it is time."""
-        runs, iterations = len(report.numbers), trainer.runs[report.numbers[0]].iterations
+        runs, iterations = report.total, report.iterations
+        if iterations < self.factor:
+            raise ValueError(
+                f"runs of {iterations} iterations cannot be halved by {self.factor}: give more total_steps"
+            )
+        figures = report[self.figure] if self.figure else report.returns
         times = [iterations // self.factor**k for k in range(1, runs.bit_length()) if self.factor**k <= runs]
         if report.iteration not in times:
             return {}
         keep = -(-runs // self.factor ** sum(time <= report.iteration for time in times))
-        figures = np.where(np.isnan(report[self.figure]), -np.inf, report[self.figure])[report.active]
+        figures = np.where(np.isnan(figures), -np.inf, figures)[report.active]
         numbers = report.numbers[report.active][np.argsort(-figures, kind="stable")]
         return dict.fromkeys(numbers[keep:].tolist(), "halving")
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the factor, so that a population that continues without this callback warns of it."""
+        return {"factor": self.factor}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Keep the present factor."""

@@ -67,8 +67,8 @@ class Tracker(Callback, abc.ABC):
         self._thread, self._open = threading.Thread(target=self._work, args=run, daemon=True), True
         self._thread.start()
 
-    def on_log(self, trainer: Any, row: Mapping[str, float]) -> None:
-        self._put(trainer.config.steps_at(row["iteration"]), dict(row))
+    def on_log(self, trainer: Any, row: Mapping[str, float]) -> None:  # noqa: ARG002
+        self._put(int(row["steps"]), dict(row))
 
     def on_evaluation(self, trainer: Any, evaluations: Any) -> None:
         by_role = {role: evaluation.as_dict() for role, evaluation in evaluations.items()}
@@ -76,16 +76,11 @@ class Tracker(Callback, abc.ABC):
         self._put(trainer.steps, {key: v for key, v in values.items() if isinstance(v, int | float)})
 
     def on_file(self, trainer: Any, path: Path) -> None:
-        self._put(trainer.steps, path, "replay")
+        self._put(trainer.steps, path, "table" if path.suffix == ".csv" else "replay")
 
     def on_checkpoint(self, trainer: Any, path: Path) -> None:
         if self._checkpoints:
             self._put(trainer.steps, path, "checkpoint")
-
-    def on_end(self, trainer: Any, result: Any) -> None:  # noqa: ARG002
-        """Send the table of a population."""
-        if hasattr(trainer, "runs") and trainer.run_dir is not None:
-            self._put(trainer.steps, trainer.run_dir / "runs.csv", "table")
 
     def on_exit(self, trainer: Any, error: BaseException | None) -> None:  # noqa: ARG002
         """Wait until everything is sent, at most ``timeout`` seconds."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast, final
@@ -87,6 +88,9 @@ class _Lifting(TorchFunctionMode):
         self._copies, self._level = copies, level
 
     def _lift(self, tensor: Tensor) -> Tensor:
+        functorch: Any = torch._C._functorch
+        if functorch.maybe_get_level(tensor) not in (-1, self._level):
+            raise NotImplementedError("a module calls torch.func or torch.vmap")
         return self._copies.lift(tensor, self._level)
 
     def _wrap(self, copies: Tensor) -> Tensor:
@@ -100,9 +104,9 @@ class _Lifting(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        if hasattr(func, "of_all_runs"):
+        if func in _OVER_COPIES:
             with temporarily_clear_interpreter_stack():
-                results = func.of_all_runs(*mapped(self._copies_of, args))
+                results = _OVER_COPIES[func](*mapped(self._copies_of, args))
             return mapped(self._wrap, results)
         if func is torch.Tensor.data_ptr:
             with torch._C.DisableTorchFunction():
@@ -111,29 +115,43 @@ class _Lifting(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         lifted, options = mapped(self._lift, args), mapped(self._lift, kwargs or {})
         out = options.pop("out", None)  # which torch.vmap does not support
-        copies = copies_of(lifted[0]) if func in _SUMS else None
-        if func in _NORMS and lifted[1] is not None:  # which would change copies of the statistics
-            dense = [statistics.clone() for statistics in lifted[1:3]]
-            result = func(lifted[0], *dense, *lifted[3:], **options)
-            with torch.no_grad():
-                for statistics, changed in zip(lifted[1:3], dense, strict=True):
-                    statistics.copy_(changed)
-        elif copies is None:
-            result = func(*lifted, **options)
+        if func in _NORMS:
+            result = _normalised(func, *lifted, **options)
+        elif func in _SUMS and copies_of(first := lifted[0] if lifted else options.pop("input")) is not None:
+            sums = [func(copy, *lifted[1:], **options) for copy in copies_of(first)]
+            result = self._wrap(torch.stack(sums))
         else:
-            result = self._wrap(torch.stack([func(copy, *lifted[1:], **options) for copy in copies]))
+            result = func(*lifted, **options)
+        if isinstance(out, tuple):
+            return tuple(tensor.copy_(part) for tensor, part in zip(out, result, strict=True))
         return result if out is None else out.copy_(result)
+
+
+def _normalised(func: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """Call a function that changes running statistics: it would change copies of those that are not contiguous."""
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    names = [name for name in ("running_mean", "running_var") if bound.arguments.get(name) is not None]
+    statistics = {name: bound.arguments[name] for name in names}
+    bound.arguments.update({name: tensor.clone() for name, tensor in statistics.items()})
+    result = func(*bound.args, **bound.kwargs)
+    with torch.no_grad():
+        for name, tensor in statistics.items():
+            tensor.copy_(bound.arguments[name])
+    return result
 
 
 _SUMS = {torch.sum, torch.Tensor.sum}
 """Functions that are called for one run after the other, as the order of their additions may depend on the shape."""
 
 _NORMS = {torch.nn.functional.batch_norm, torch.nn.functional.instance_norm}
-"""Functions that change their second and third argument, running statistics."""
+"""Functions that change running statistics."""
 
 _OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.storage_offset, torch.Tensor.untyped_storage}
 """Functions of a tensor itself."""
 
+
+_OVER_COPIES: dict[Any, Callable[..., Any]] = {}
+"""By the functions that ``over_copies`` returned, those that it got."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -147,7 +165,7 @@ def over_copies(function: _Function) -> _Function:
             return handle_torch_function(call, args, *args)
         return function(*args)
 
-    vars(call)["of_all_runs"] = function
+    _OVER_COPIES[call] = function
     return cast(_Function, call)
 
 
@@ -192,15 +210,32 @@ class RunCopies:
             return make()
 
     @contextmanager
-    def of_all_runs(self) -> Iterator[None]:
-        """Let torch's functions and launches that get tensors of the first run work on the copies of all runs."""
+    def of_all_runs(self, *modules: torch.nn.Module) -> Iterator[None]:
+        """Let torch's functions and launches that get tensors of the first run work on the copies of all runs.
+
+        Args:
+            modules: Modules that may assign other tensors to their buffers, whose values are copied at the end.
+        """
         functorch: Any = torch._C._functorch
+        buffers = [
+            (part, name, buffer)
+            for module in modules
+            for part in module.modules()
+            for name, buffer in part._buffers.items()
+            if buffer is not None
+        ]
         self.runs.count = self.runs.all
         level = functorch._vmap_increment_nesting(self.runs.all, "different")
         try:
             with _Lifting(self, level), launching_for(self.runs):
                 yield
+                for part, name, buffer in buffers:
+                    assigned = part._buffers[name]
+                    if assigned is not None and assigned is not buffer:
+                        buffer.copy_(assigned)
         finally:
+            for part, name, buffer in buffers:
+                part._buffers[name] = buffer
             functorch._vmap_decrement_nesting()
             self.runs.count = 1
             self.runs.distances.clear()
