@@ -1,5 +1,6 @@
 """Populations whose networks torch computes: each run has the results of the run alone, except for rounding errors."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 from dropout_policy import DropoutPolicy
+from populations import Interruption, assert_same
 from torch import nn
 from trainers import FIELD, FIELD_PARAMS, GRID, MODULE_SETTINGS, small_run
 
@@ -44,7 +46,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def assert_near(population: Population, result: PopulationResult, number: int, **trainer: Any) -> None:
+def assert_near(
+    population: Population,
+    result: PopulationResult,
+    number: int,
+    rtol: float = 1e-3,
+    atol: float = 1e-5,
+    **trainer: Any,
+) -> None:
     """Compares the weights of a run, and its moments, with the run alone."""
     alone = Trainer(population.runs[number], **trainer)
     expected = alone.run(progress=False)
@@ -54,7 +63,7 @@ def assert_near(population: Population, result: PopulationResult, number: int, *
     for name, learner in theirs.items():
         assert alone.learners[name].engine == "torch"
         for key, tensor in learner["module"].items():
-            np.testing.assert_allclose(ours[name]["module"][key].cpu(), tensor.cpu(), rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(ours[name]["module"][key].cpu(), tensor.cpu(), rtol, atol)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -98,6 +107,135 @@ def test_runs_with_dropout_draw_different_numbers(device: str) -> None:
     population.train(progress=False)
     one, other = (population.trainer(number).state()["learners"]["agent"]["module"] for number in range(2))
     assert not torch.equal(one["heads.weight"], other["heads.weight"])
+
+
+class Heads(nn.Module):
+    """A module for CartPole: ``self.body`` of subclasses, then the logits of two actions and the value."""
+
+    body: nn.Module
+
+    def __init__(self, body: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 16) if body is None else body
+        self.heads = nn.Linear(16, 3)
+
+    def hidden(self, observations: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.body(observations))
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        both = self.heads(self.hidden(observations))
+        return both[:, :2], both[:, 2]
+
+
+class Assigns(Heads):
+    """Assigns other tensors to its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def hidden(self, observations: torch.Tensor) -> torch.Tensor:
+        self.mean: torch.Tensor = 0.9 * self.mean + 0.1 * observations.mean(0).detach()
+        self.calls: torch.Tensor
+        if self.training:
+            self.calls += 1
+        return super().hidden(observations - self.mean)
+
+
+class Unsaved(Heads):
+    """Has a buffer that checkpoints lack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("noise", torch.randn(16), persistent=False)
+
+    def hidden(self, observations: torch.Tensor) -> torch.Tensor:
+        return super().hidden(observations) + self.noise  # type: ignore[operator]
+
+
+class Outs(Heads):
+    """Writes to given tensors, and names its arguments."""
+
+    def hidden(self, observations: torch.Tensor) -> torch.Tensor:
+        largest = observations.new_empty(len(observations))
+        where = torch.empty_like(largest, dtype=torch.int64)
+        with torch.no_grad():
+            torch.max(observations, 1, out=(largest, where))
+        total = torch.sum(input=observations, dim=1, keepdim=True)
+        return super().hidden(observations) + 0.1 * total + 0.1 * largest.unsqueeze(1)
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "assigned buffers": Assigns,
+    "unsaved buffers": Unsaved,
+    "outs": Outs,
+    "spectral norm": lambda: Heads(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 16))),
+    "instance norm": lambda: Heads(
+        nn.Sequential(nn.Unflatten(1, (1, 4)), nn.InstanceNorm1d(1), nn.Flatten(), nn.Linear(4, 16))
+    ),
+    "convolution": lambda: Heads(nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 4, 1), nn.Flatten())),
+}
+
+
+def seeded(make: Callable[[], nn.Module]) -> Callable[[Run], dict[str, nn.Module]]:
+    """Returns a function that makes modules with a run's seed."""
+
+    def modules(run: Run) -> dict[str, nn.Module]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.seed)
+            return {"agent": make()}
+
+    return modules
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_modules_with_buffers_and_outs(kind: str, device: str) -> None:
+    modules = seeded(MODULES[kind])
+    population = Population(small_run(device, **MODULE_SETTINGS | {"total_steps": 384}), seeds=2, modules=modules)
+    assert_near(population, population.train(progress=False), 1, modules=modules(population.runs[1]))
+
+
+class Maps(Heads):
+    """Calls torch.vmap itself."""
+
+    def hidden(self, observations: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(super().hidden)(observations)
+
+
+class Branches(Heads):
+    """Branches on numbers."""
+
+    def hidden(self, observations: torch.Tensor) -> torch.Tensor:
+        return super().hidden(observations if observations.sum() > 0 else -observations)
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Maps, "calls torch.func or torch.vmap"), (Branches, "data-dependent")])
+def test_modules_that_a_population_cannot_run(kind: type[Heads], why: str) -> None:
+    population = Population(small_run("cpu", **MODULE_SETTINGS), seeds=2, modules=seeded(kind))
+    with pytest.raises(RuntimeError, match=f"a module failed in a population, .*{why}.*page on populations lists"):
+        population.train(progress=False)
+
+
+def test_dropout_continues_bit_for_bit(device: str, tmp_path: Any) -> None:
+    """The population's random numbers are saved."""
+    weights = []
+    for folder, callbacks in (("", []), (str(tmp_path / "all"), [Interruption(3)])):
+        run = small_run(device, **MODULE_SETTINGS | {"total_steps": 8 * 16 * 5, "run_dir": folder})
+        population = Population(run, seeds=2, modules=seeded(DropoutPolicy))
+        population.train(progress=False, callbacks=callbacks)
+        if folder:
+            population = Population.open(folder, modules=seeded(DropoutPolicy))
+            population.train(progress=False)
+        weights.append(population.trainer(1).state()["learners"])
+    assert_same(weights[0], weights[1], "learners")
+
+
+def test_bf16(device: str) -> None:
+    """Products may be more precise than alone."""
+    run = small_run(device, **MODULE_SETTINGS | {"total_steps": 384, "precision": "bf16", "fused": False})
+    population = Population(run, seeds=2)
+    assert_near(population, population.train(progress=False), 1, rtol=0.05, atol=0.01)
 
 
 def test_a_module_that_is_given_twice() -> None:
