@@ -1,4 +1,4 @@
-"""``gpu-envs sweep`` and ``extract``: train many runs at once, and make a run directory of one of them."""
+"""``gpu-envs sweep`` and ``extract``: train many runs at once, and make a run directory of a single run."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ numbers and parameters differ train at once; with other differences, such as --v
 the other.
 
 The folder of --run-dir receives runs.csv, curves.csv, a page with pictures of both, runs.html, the best run as a run
-directory, best, and the states of all runs, from which gpu-envs extract makes run directories. The settings are those
-of gpu-envs train.
+directory, best, and the states of all runs: gpu-envs extract makes a run directory of any run. The settings are the
+same as for gpu-envs train.
 
 Ctrl-C saves all runs; --resume DIR continues them."""
 

@@ -243,7 +243,7 @@ def preset(env: str, name: str | None, algorithm: str | None = None) -> tuple[st
 
 
 def add_track(parser: Parser) -> None:
-    """Add ``--track``, whose callbacks are added to those of ``--callbacks``."""
+    """Add ``--track``, which adds callbacks, as ``--callback`` does."""
     options: dict[str, Any] = {"dest": "callbacks", "default": argparse.SUPPRESS, "action": "extend"}
     track = f"send the run to a tracker: {', '.join(_TRACKERS)}"
     parser.add_argument("--track", type=_tracker, metavar="NAME", help=track, **options)

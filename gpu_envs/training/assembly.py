@@ -77,7 +77,7 @@ def restart_learner(learner: Learner, run: Run, user_module: nn.Module | None) -
     case = case_of(learner.policy_rows, config, "cpu")
     module = _make_module(case, user_module, name, run)
     learner.module.load_state_dict(module.state_dict())
-    for mine, other in zip(learner.module.buffers(), module.buffers(), strict=True):  # also those that are not saved
+    for mine, other in zip(learner.module.buffers(), module.buffers(), strict=True):  # a checkpoint lacks some
         mine.copy_(other)
     learner.restart(config.algorithm, run.seed)
 

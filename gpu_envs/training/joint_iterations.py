@@ -19,13 +19,12 @@ from gpu_envs.backend import resolve_device
 from gpu_envs.backend.several import PerRun
 from gpu_envs.documented import documented
 from gpu_envs.engine.roles import SINGLE_ROLE
-from gpu_envs.errors import did_you_mean
 from gpu_envs.progress import Progress
 from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.iterations import Iterations
-from gpu_envs.training.process.copies import RunCopies
-from gpu_envs.training.process.device import RandomState, capture_graphs
-from gpu_envs.training.record.reports import MEANT, REQUESTS, WINDOW, History
+from gpu_envs.training.process.copies import RunCopies, buffers_of
+from gpu_envs.training.process.device import RandomState, capture_graphs, is_out_of_memory
+from gpu_envs.training.record.reports import REQUESTS, SUMMED, WINDOW, Figures, History
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import numbers_that_differ
 
@@ -35,7 +34,7 @@ INTERRUPTED = "interrupted"
 Modules: TypeAlias = Callable[[Run], Mapping[str, nn.Module]]
 """Makes the user's modules of a run, by policy name, with their initial weights.
 
-Those of two runs may differ in parameters and buffers only.
+The modules of two runs may differ in parameters and buffers only.
 """
 
 
@@ -54,7 +53,7 @@ class Outcome:
 
 
 @final
-class PopulationReport(Mapping[str, np.ndarray]):
+class PopulationReport(Figures[np.ndarray]):
     """The figures of an iteration by name, as in ``log.csv``: ``report["return"]`` has the value of each run.
 
     Values of runs that have ended are NaN, except of their returns.
@@ -65,7 +64,7 @@ class PopulationReport(Mapping[str, np.ndarray]):
         steps: Environment steps of each run so far, summed over its replicas.
         numbers: Numbers of the runs in the population, in the order of the values.
         active: For each run, whether it trains.
-        total: Number of runs of this shape, with those that ended before the training was interrupted and continued.
+        total: Number of runs of this shape, including runs that ended before the training was interrupted.
         returns: For each run the mean return of its last 100 episodes, of the role of the target return.
     """
 
@@ -74,18 +73,13 @@ class PopulationReport(Mapping[str, np.ndarray]):
         self.iteration, self.iterations = iteration, of.config.iterations
         self.steps, self.total = of.config.steps_at(iteration), of.total
         self.numbers, self.active = np.array(of.numbers), of.copies.runs.active.copy()
-        self.returns, self._figures = of.returns_of_runs(), of.figures(values)
+        figures = of.figures(values)  # now, as they depend on the iterations before
+        super().__init__(lambda: figures)
+        self.returns = figures[of.name_of("return", of.history.target_role)]
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._figures:
-            raise KeyError(f"there is no {name!r}{did_you_mean(name, self)} There are: {', '.join(self)}")
-        return self._figures[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._figures)
-
-    def __len__(self) -> int:
-        return len(self._figures)
+Watch: TypeAlias = Callable[[PopulationReport], Mapping[int, str]]
+"""A function that returns reasons to end runs, by their numbers."""
 
 
 @final
@@ -96,7 +90,7 @@ class JointIterations(Iterations):
 
     Attributes:
         numbers: Numbers of the runs, by place.
-        total: Number of runs of this shape, with those that have ended before.
+        total: Number of runs of this shape, including runs that have ended before.
         copies: The memory of all runs.
         outcomes: How each run ended, by place.
         points: Every ``log_interval`` iterations, environment steps and the mean return of each run's last episodes.
@@ -119,10 +113,10 @@ class JointIterations(Iterations):
 
         Args:
             runs: The runs, by their numbers in the population.
-            total: Number of runs of this shape, with those that have ended before.
+            total: Number of runs of this shape, including runs that have ended before.
             params: Names of the environment's parameters that differ.
             modules: Makes the user's modules of a run.
-            states: Results of ``state_of``, all of the same iteration, from which they continue; empty: they are new.
+            states: Results of ``state_of`` after the same iteration, with which the runs continue; empty: they are new.
         """
         numbers, all_runs = [*runs], [*runs.values()]
 
@@ -166,6 +160,7 @@ class JointIterations(Iterations):
         self._ended: dict[int, list[np.ndarray]] = {}
         self._memories: dict[int, torch.Tensor] = {}
         self._roles = [role.name for role in self.horizon_env.roles]
+        self._buffers = buffers_of(learner.module for learner in self.learners.values())
         self.points: list[tuple[int, np.ndarray]] = []
 
     def _remember_episodes(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -202,10 +197,11 @@ class JointIterations(Iterations):
     def _of_all_runs(self) -> Iterator[None]:
         """Work on all runs; explain errors of users' modules."""
         try:
-            with self.copies.of_all_runs(*(learner.module for learner in self.learners.values())):
+            with self.copies.of_all_runs(self._buffers):
                 yield
-        except (RuntimeError, NotImplementedError) as error:
-            if self._has_modules:
+        except RuntimeError as error:
+            of_torch = type(error) in (RuntimeError, NotImplementedError) and not is_out_of_memory(error)
+            if self._has_modules and of_torch:
                 raise RuntimeError(
                     f"a module failed in a population, which runs modules as under torch.vmap: {error}; the page on "
                     "populations lists what modules may not do, and train() trains them without a population"
@@ -232,7 +228,8 @@ class JointIterations(Iterations):
         self,
         bar: Progress,
         interrupted: threading.Event,
-        watch: Callable[[PopulationReport, bool], Mapping[int, str]] | None,
+        watch: Watch | None,
+        log: Watch | None,
         end_iteration: Callable[[bool], None],
     ) -> None:
         """Train until every run has done its steps, reached its target return, diverged, or is ended otherwise.
@@ -240,12 +237,12 @@ class JointIterations(Iterations):
         Args:
             bar: Progress output.
             interrupted: Ends all runs.
-            watch: Receives the report of each iteration, and whether it is logged; returns reasons to end runs, by
-                their numbers.
+            watch: Receives the report of each iteration.
+            log: Receives the reports of every ``log_interval`` iterations.
             end_iteration: Called after each iteration, with True after every ``checkpoint_interval``.
         """
         self.prepare()
-        self._watch = watch
+        self._watch, self._log = watch, log
         config, started = self.config, time.perf_counter() - self.seconds
         seconds_before, steps_before = self.seconds, self.steps
         active = self.copies.runs.active
@@ -277,18 +274,19 @@ class JointIterations(Iterations):
             self._remember(values)
             self._end(np.flatnonzero(active & ~np.isfinite(values[:, self._checked]).all(1)), "diverged")
             logs = iteration % config.log_interval == 0 or iteration == config.iterations
-            if self._watch is not None:
-                wishes = self._watch(PopulationReport(self, iteration, values), logs)
-                for reason in dict.fromkeys(wishes.values()):
-                    places = [place for place, number in enumerate(self.numbers) if wishes.get(number) == reason]
-                    self._end(np.array([place for place in places if active[place]], int), reason)
-            if config.target_return is None and not logs:
+            calls = [call for call in (self._watch, self._log if logs else None) if call is not None]
+            if not (calls or logs) and config.target_return is None:
                 continue
-            means = self.returns_of_runs()
+            report = PopulationReport(self, iteration, values) if calls else None
+            returns = self._returns() if report is None else report.returns
+            for reasons in [] if report is None else [call(report) for call in calls]:
+                for place, number in enumerate(self.numbers):
+                    if number in reasons and active[place]:
+                        self._end(np.array([place]), reasons[number])
             if logs:
-                self.points.append((config.steps_at(iteration), means))
+                self.points.append((config.steps_at(iteration), returns))
             if config.target_return is not None:
-                near = np.flatnonzero(active & (means >= config.target_return - 1e-6 * abs(config.target_return)))
+                near = np.flatnonzero(active & (returns >= config.target_return - 1e-6 * abs(config.target_return)))
                 reached = [place for place in near if self.history_of(int(place)).target_reached]
                 self._end(np.array(reached, int), "target_return")
 
@@ -331,15 +329,18 @@ class JointIterations(Iterations):
         means[:, [*self._ended]] = np.nan
         return means
 
+    def name_of(self, figure: str, role: str) -> str:
+        """Return the name of a role's figure in a report."""
+        return figure if self._roles == [SINGLE_ROLE] else f"{role}/{figure}"
+
     def figures(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Return the figures of ``PopulationReport`` from an iteration's metrics, ``[runs, size]``."""
         figures: dict[str, np.ndarray] = {}
         for role in self._roles:
-            prefix = "" if self._roles == [SINGLE_ROLE] else f"{role}/"
             means = self._episode_means(3 * self._roles.index(role), 2)
             if role == self.history.target_role:
-                means[0] = self.returns_of_runs()
-            figures |= {f"{prefix}{name}": mean for name, mean in zip(("return", "length"), means, strict=True)}
+                means[0] = self._with_ended(means[0])
+            figures |= {self.name_of(name, role): mean for name, mean in zip(("return", "length"), means, strict=True)}
         end = values.shape[1] - REQUESTS - sum(len(learner.metric_names) for learner in self.learners.values())
         for name, learner in self.learners.items():
             prefix = "" if len(self.learners) == 1 else f"{name}/"
@@ -349,7 +350,7 @@ class JointIterations(Iterations):
             counts = metrics.pop("samples")
             counts[counts == 0] = np.nan
             metrics["gradient_norm"][np.isnan(counts)] = np.nan
-            figures |= {f"{prefix}{n}": v / (counts if n in MEANT else 1.0) for n, v in metrics.items()}
+            figures |= {f"{prefix}{n}": v / (counts if n in SUMMED else 1.0) for n, v in metrics.items()}
         if metrics_of_env := self.horizon_env.metrics:
             means = self._episode_means(3 * len(self._roles), len(metrics_of_env))
             figures |= {f"metrics/{name}": mean for name, mean in zip(metrics_of_env, means, strict=True)}
@@ -369,13 +370,16 @@ class JointIterations(Iterations):
             self._total = self._total - self._counts.popleft()
             self._recent.popleft()
 
-    def returns_of_runs(self) -> np.ndarray:
+    def _returns(self) -> np.ndarray:
         """Return the mean return of each run's last 100 episodes, of the role of the target return."""
-        means: np.ndarray = self._episode_means(3 * self._roles.index(self.history.target_role), 1)[0]
+        return self._with_ended(self._episode_means(3 * self._roles.index(self.history.target_role), 1)[0])
+
+    def _with_ended(self, returns: np.ndarray) -> np.ndarray:
+        """Set the returns of runs that have ended."""
         for place in self._ended:
             outcome = self.outcomes[place]
-            means[place] = outcome.returns if outcome is not None else np.nan
-        return means
+            returns[place] = np.nan if outcome is None else outcome.returns
+        return returns
 
     def _best(self) -> float:
         means = self.points[-1][1] if self.points else np.array([])
@@ -383,7 +387,7 @@ class JointIterations(Iterations):
 
     def _end(self, places: np.ndarray, reason: str) -> None:
         """End runs: later launches leave them out, and their memory is kept as it is now."""
-        means = self.returns_of_runs() if len(places) else np.zeros(0)
+        means = self._returns() if len(places) else np.zeros(0)
         for place in map(int, places):
             self.copies.exclude(place)
             self.outcomes[place] = Outcome(reason, self.iteration, float(means[place]))
@@ -401,8 +405,8 @@ class JointIterations(Iterations):
         return history
 
     def present_outcomes(self) -> list[Outcome]:
-        """Return how each run has ended; of those that have not, the outcome if they were interrupted now."""
-        means = self.returns_of_runs().tolist()
+        """Return how each run has ended, or would end if it was interrupted now."""
+        means = self._returns().tolist()
         return [out or Outcome(INTERRUPTED, self.iteration, m) for out, m in zip(self.outcomes, means, strict=True)]
 
     def state_of(self, place: int) -> dict[str, Any]:

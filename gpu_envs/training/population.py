@@ -1,5 +1,6 @@
 """Populations: many runs that train at once, each with the same results as alone."""
 
+import contextlib
 import dataclasses
 import math
 import multiprocessing
@@ -8,13 +9,15 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 from torch import Tensor
 
+from gpu_envs.backend import resolve_device
+from gpu_envs.backend.driver import device_count
 from gpu_envs.progress import Progress
 from gpu_envs.registry.catalog import check_trusted, portable_name, remember_trusted, spec_of_run
 from gpu_envs.training.callbacks.base import Callbacks
@@ -39,7 +42,7 @@ _NOT_BEGUN = Outcome(INTERRUPTED, 0, math.nan)
 
 @dataclasses.dataclass
 class _Record:
-    """What a population knows of a run."""
+    """The outcome, state and curve of a run."""
 
     outcome: Outcome = _NOT_BEGUN
     state: Mapping[str, Any] | None = None
@@ -92,8 +95,8 @@ class Population:
                 combinations, such as ``[{"gamma": 0.9, "clip": 0.1}, {"gamma": 0.99, "clip": 0.2}]``.
             runs: Number of combinations of values; None: all, if there are only lists of values, otherwise 16.
             search: ``random``, ``sobol`` (evenly spread) or ``grid`` (all combinations, with equal steps in ranges).
-            modules: Makes your torch modules of a run, by policy name, with their initial weights. Those of two runs
-                may differ in parameters and buffers only.
+            modules: Makes your torch modules of a run, by policy name, with their initial weights. The modules of two
+                runs may differ in parameters and buffers only.
         """
         own = dataclasses.replace(run, run_dir="", callbacks=(), gpus=1)
         self._begin(run, variants(own, seeds=seeds, vary=vary, count=runs, search=search), modules)
@@ -105,6 +108,7 @@ class Population:
         self.config, self.runs, self._modules = config, runs, modules
         self.run_dir: Path | None = None
         self.seconds = 0.0
+        self._groups = groups_of(runs)
         self._records = [_Record() for _ in runs]
         self._group: JointIterations | None = None
         self._callbacks = Callbacks()
@@ -141,7 +145,7 @@ class Population:
             for place, number in enumerate(numbers):
                 population._records[number].state = unstacked(states, place)
         if population.config.gpus > 1:
-            population._take_shares(path)  # if all processes were killed
+            population._take_shares(path, trust=trust)  # if all processes were killed
         return population
 
     def train(self, progress: bool | None = None, *, callbacks: Iterable[Any] = ()) -> PopulationResult:
@@ -160,8 +164,13 @@ class Population:
         self._callbacks = Callbacks([*self.config.callbacks, *callbacks], of_population=True)
         if self.config.gpus > 1 and self._callbacks.hooks:
             raise ValueError(
-                f"callbacks, such as those of --halving and --track, watch the runs of one GPU, and gpus is "
+                f"callbacks, which --halving and --track add, watch the runs of one GPU, and gpus is "
                 f"{self.config.gpus}: leave out gpus, or the callbacks"
+            )
+        if self.config.gpus > 1 and not self._on_cpu and self.config.gpus > device_count():
+            raise ValueError(
+                f"gpus is {self.config.gpus}, but this machine has {device_count() or 'no'} GPUs: give fewer, or "
+                "device='cpu'"
             )
         self._callbacks.load(self._callback_states)
         self._choose_folder()
@@ -205,7 +214,7 @@ class Population:
 
     def _train_here(self, progress: bool | None, interrupted: threading.Event) -> None:
         self._store()
-        for group in groups_of(self.runs):
+        for group in self._groups:
             left: dict[int, list[int]] = {}
             for number in group:
                 record = self._records[number]
@@ -218,7 +227,7 @@ class Population:
     def _train_group(
         self, numbers: Sequence[int], size: int, progress: bool | None, interrupted: threading.Event
     ) -> None:
-        """Train runs whose shapes and iterations are equal; ``size``: their number with those that have ended."""
+        """Train runs of one shape after the same iteration; ``size``: number of runs of this shape."""
         self._store()
         runs = {number: self.runs[number] for number in numbers}
         states = {number: state for number in numbers if (state := self._records[number].state) is not None}
@@ -237,9 +246,10 @@ class Population:
                 self._save()
                 saved = time.perf_counter()
 
-        watched = self._callbacks.hooks & {"on_iteration", "on_log"}
+        watch = self._watch if "on_iteration" in self._callbacks.hooks else None
+        log = self._log if "on_log" in self._callbacks.hooks else None
         try:
-            group.train(bar, interrupted, self._watch if watched else None, end_iteration)
+            group.train(bar, interrupted, watch, log, end_iteration)
         except BaseException:  # in the middle of an iteration
             self._group = None
             for record, outcome in before:
@@ -249,12 +259,12 @@ class Population:
             bar.close()
         self.seconds = seconds + group.seconds
 
-    def _watch(self, report: PopulationReport, logged: bool) -> dict[int, str]:
+    def _watch(self, report: PopulationReport) -> dict[int, str]:
         """Give a report to callbacks; return reasons to end runs, by their numbers."""
         reasons: dict[int, str] = {}
-        if self._failure is not None:  # of an earlier report
+        if self._failure is not None:  # at an earlier report
             return reasons
-        try:
+        with self._failure_ends(report, reasons):
             for wish in self._callbacks.call("on_iteration", self, report):
                 wishes = wish if isinstance(wish, Mapping) else dict.fromkeys(report.numbers.tolist(), wish)
                 for number, reason in wishes.items():
@@ -265,12 +275,25 @@ class Population:
                         )
                     if reason is not None:
                         reasons.setdefault(number, reason)
-            if logged:
-                self._callbacks.call("on_log", self, self._row(report))
-        except Exception as error:  # noqa: BLE001 - train raises it again after it has saved the runs
-            self._failure = error
-            return dict.fromkeys(report.numbers.tolist(), INTERRUPTED)
         return reasons
+
+    def _log(self, report: PopulationReport) -> dict[int, str]:
+        """Give the figures of a report to callbacks; return reasons to end runs, if a callback fails."""
+        reasons: dict[int, str] = {}
+        if self._failure is not None:
+            return reasons
+        with self._failure_ends(report, reasons):
+            self._callbacks.call("on_log", self, self._row(report))
+        return reasons
+
+    @contextlib.contextmanager
+    def _failure_ends(self, report: PopulationReport, reasons: dict[int, str]) -> Iterator[None]:
+        """Let an exception of a callback end all runs; ``train`` raises it again after it has saved them."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self._failure = error
+            reasons |= dict.fromkeys(report.numbers.tolist(), INTERRUPTED)
 
     def _row(self, report: PopulationReport) -> dict[str, float]:
         """Return figures for trackers: means over the runs, and the spread of their returns.
@@ -289,6 +312,10 @@ class Population:
         return row | {"runs": float(report.active.sum())}
 
     # --- several GPUs ---
+
+    @property
+    def _on_cpu(self) -> bool:
+        return resolve_device(self.config.device) == "cpu"
 
     def _shares(self) -> list[tuple[list[int], str]]:
         """Return the numbers of the runs of each GPU, and the name of its folder."""
@@ -316,7 +343,7 @@ class Population:
                     process.terminate()  # which saves its runs
                 for process in processes:
                     process.join()
-            self._take_shares(parent)
+            self._take_shares(parent, trust=True)
             self._save()
             for _, name in self._shares():
                 shutil.rmtree(parent / name, ignore_errors=True)
@@ -327,18 +354,18 @@ class Population:
 
     def _give_share(self, numbers: Sequence[int], gpu: int, folder: Path) -> None:
         """Write a population of some of the runs to a folder."""
-        device = self.config.device if self.config.device == "cpu" else f"cuda:{gpu}"
+        device = "cpu" if self._on_cpu else f"cuda:{gpu}"
         share = Population.__new__(Population)
         runs = [dataclasses.replace(self.runs[number], device=device) for number in numbers]
         share._begin(dataclasses.replace(self.config, gpus=1, device=device), runs, self._modules)
         share._records, share.run_dir = [self._records[number] for number in numbers], folder
         share._save()
 
-    def _take_shares(self, parent: Path) -> None:
+    def _take_shares(self, parent: Path, *, trust: bool) -> None:
         """Take the results of the GPUs' folders, if there are any."""
         for numbers, name in self._shares():
             if (parent / name / _STATES).is_file():
-                share = Population.open(parent / name, modules=self._modules, trust=True)
+                share = Population.open(parent / name, modules=self._modules, trust=trust)
                 self.seconds = max(self.seconds, share.seconds)
                 for number, record in zip(numbers, share._records, strict=True):
                     self._records[number] = record
@@ -408,7 +435,7 @@ class Population:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._update()
         states, curves = [], []
-        for group in groups_of(self.runs):
+        for group in self._groups:
             curves.append((group, *self._curves(group)))
             found = {number: state for number in group if (state := self._state(number)) is not None}
             if found:
@@ -444,10 +471,11 @@ def _train_share(folder: Path, modules: Modules | None, progress: bool | None) -
 
 
 def check_empty(folder: str | Path) -> None:
-    """Raise a FileExistsError if a folder has content."""
+    """Raise a FileExistsError if a folder has content, or is a file."""
     path = Path(folder)
-    if path.exists() and any(path.iterdir()):
-        raise FileExistsError(f"the folder {path} is not empty: name another, as run_dir or --run-dir")
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        what = "is a file" if path.is_file() else "is not empty"
+        raise FileExistsError(f"the folder {path} {what}: name another, as run_dir or --run-dir")
 
 
 def extract(

@@ -37,7 +37,7 @@ def population_page(
         "axes": [{"name": name, "ticks": ticks} for name, (ticks, _) in axes.items()],
         "places": [*zip(*(places for _, places in axes.values()), strict=True)],
         "columns": names,
-        "runs": [[*map(_text, run)] for run in runs],
+        "runs": [[*map(short_text, run)] for run in runs],
         "order": np.argsort(-np.array(shown["return"], float), kind="stable").tolist(),
         "times": times,
         "steps": across[1:],
@@ -62,8 +62,8 @@ def _axis(values: Sequence[Any], *, wide: bool = False) -> tuple[list[tuple[floa
     """
     found, words = list(map(_number, values)), list[str]()
     if any(isinstance(value, str) for value in found):
-        words = sorted(set(map(_text, values)), key=lambda word: (len(word), word))
-        found = [words.index(_text(value)) for value in values]
+        words = sorted(set(map(short_text, values)), key=lambda word: (len(word), word))
+        found = [words.index(short_text(value)) for value in values]
     numbers = np.array(found, float)
     finite = np.isfinite(numbers)
     low, high = (float(numbers[finite].min()), float(numbers[finite].max())) if finite.any() else (0.0, 0.0)
@@ -72,13 +72,13 @@ def _axis(values: Sequence[Any], *, wide: bool = False) -> tuple[list[tuple[floa
     marks = [*range(0, len(words), len(words) // 16 + 1)] or _marks(low, high, logarithmic)
     points = scale([low, high, *np.where(finite, numbers, low), *marks])
     places = ((points[2:] - points[0]) / (points[1] - points[0]) if low < high else points[2:] * 0 + 0.5).round(4)
-    texts = words[:: len(words) // 16 + 1] or map(_text, marks)
+    texts = words[:: len(words) // 16 + 1] or map(short_text, marks)
     ticks = [
         (at, text)
         for at, text in zip(places[len(values) :].tolist(), texts, strict=True)
         if finite.any() and 0 <= at <= 1
     ]
-    absent = dict.fromkeys(map(_text, itertools.compress(values, ~finite)))
+    absent = dict.fromkeys(map(short_text, itertools.compress(values, ~finite)))
     ticks += [(_MISSING, ", ".join(absent))] if absent else []
     return ticks, np.where(finite, places[: len(values)], _MISSING).tolist()
 
@@ -99,7 +99,8 @@ def _number(value: Any) -> float | str:
         return str(value)
 
 
-def _text(value: Any) -> str:
+def short_text(value: Any) -> str:
+    """Return a number, which may be in a text, with four digits, and anything else as its text."""
     number = _number(value)
     if isinstance(value, int | None) or isinstance(number, str):
         return str(value)

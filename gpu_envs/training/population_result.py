@@ -1,12 +1,11 @@
 """The results of the runs of a population."""
 
 import collections
-import contextlib
 import csv
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from gpu_envs.documented import documented
 from gpu_envs.tables import Row, html_table, text_table
 from gpu_envs.training.comparison import interval, iqm
 from gpu_envs.training.joint_iterations import Outcome
-from gpu_envs.training.population_page import population_page
+from gpu_envs.training.population_page import population_page, short_text
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import values_of, varied_names
 
@@ -93,12 +92,7 @@ class PopulationResult:
         names, best = varied_names(self.runs), self.best
         if best is None:
             return rows
-        values = ", ".join(f"{n} {_short(v)}" for n, v in zip(names, values_of(self.runs[best], names), strict=True))
+        values = ", ".join(
+            f"{n} {short_text(v)}" for n, v in zip(names, values_of(self.runs[best], names), strict=True)
+        )
         return [*rows, ("best", f"run {best}, {self.outcomes[best].returns:.1f}{': ' if values else ''}{values}")]
-
-
-def _short(value: Any) -> str:
-    """Return a number, which may be a text, with six digits, and anything else as a text."""
-    with contextlib.suppress(TypeError, ValueError):
-        return str(value) if isinstance(value, bool) else f"{float(value):.6g}"
-    return str(value)

@@ -19,8 +19,10 @@ pytest.importorskip("torch")
 from populations import Interruption, Record, assert_as_alone, assert_same
 from trainers import FIELD, FIELD_PARAMS, GRID, small_run
 
+from gpu_envs.errors import UntrustedError
 from gpu_envs.training import Population, Trainer, population
 from gpu_envs.training.joint_iterations import JointIterations
+from gpu_envs.training.record.checkpoint import load, save
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ended runs": (
@@ -213,6 +215,32 @@ def test_several_processes_are_ended(kill: signal.Signals, tmp_path: Path) -> No
         theirs = alone.state()
         for name in ("iteration", "learners", "windows", "environment"):
             assert_same(ours[name], theirs[name], name)
+
+
+def test_a_folder_of_a_gpu_may_not_name_other_code(tmp_path: Path) -> None:
+    """It is trusted no more than the population's folder."""
+    folder = tmp_path / "all"
+    run = small_run("cpu", total_steps=8 * 16 * 2, gpus=2, run_dir=str(folder))
+    joint = Population(run, seeds=2)
+    joint.run_dir = folder
+    joint._save()  # noqa: SLF001
+    joint._give_share([0], 0, folder / "gpu-0")  # noqa: SLF001
+    content = load(folder / "gpu-0" / "population.pt")
+    file = tmp_path / "other.py"
+    file.write_text("raise SystemExit('imported')\n")
+    content["config"]["env"] = f"{file}:ENV"
+    save(folder / "gpu-0" / "population.pt", content)
+    with pytest.raises(UntrustedError, match=r"gpu-0 names the file .*other\.py as its environment"):
+        Population.open(folder)
+
+
+def test_mistakes_end_before_the_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = small_run("cpu", run_dir=str(tmp_path / "file"))
+    with pytest.raises(FileExistsError, match="file is a file: name another, as run_dir or --run-dir"):
+        Population(run).train()
+    with pytest.raises(ValueError, match=r"gpus is 100, but this machine has (no|\d+) GPUs: give fewer, or"):
+        Population(small_run("cuda", gpus=100), seeds=100).train()
 
 
 def first_iteration(folder: Path) -> bool:

@@ -162,7 +162,7 @@ class Outs(Heads):
         where = torch.empty_like(largest, dtype=torch.int64)
         with torch.no_grad():
             torch.max(observations, 1, out=(largest, where))
-        total = torch.sum(input=observations, dim=1, keepdim=True)
+        total = torch.sum(input=observations, dim=1, keepdim=True) + torch.sum(input=torch.ones(3), dim=0).item()
         return super().hidden(observations) + 0.1 * total + 0.1 * largest.unsqueeze(1)
 
 
@@ -232,10 +232,18 @@ def test_dropout_continues_bit_for_bit(device: str, tmp_path: Any) -> None:
 
 
 def test_bf16(device: str) -> None:
-    """Products may be more precise than alone."""
+    """Products may be more precise than alone, so that the runs differ, but learn the same."""
     run = small_run(device, **MODULE_SETTINGS | {"total_steps": 384, "precision": "bf16", "fused": False})
     population = Population(run, seeds=2)
-    assert_near(population, population.train(progress=False), 1, rtol=0.05, atol=0.01)
+    population.train(progress=False)
+    before, alone = Trainer(population.runs[1]), Trainer(population.runs[1])
+    alone.run(progress=False)
+    weights = [
+        torch.cat([tensor.flatten().cpu() for tensor in trainer.state()["learners"]["agent"]["module"].values()])
+        for trainer in (before, alone, population.trainer(1))
+    ]
+    theirs, ours = (after - weights[0] for after in weights[1:])
+    assert torch.cosine_similarity(ours, theirs, dim=0) > 0.95
 
 
 def test_a_module_that_is_given_twice() -> None:

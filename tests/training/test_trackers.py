@@ -182,6 +182,19 @@ def wandb_records(file: Path) -> Iterator[Any]:
             parts = b""
 
 
+def finished_wandb_records(file: Path) -> list[Any]:
+    """Returns the records of an offline run when the last one is there: another process writes them."""
+    protobuf: Any = pytest.importorskip("google.protobuf.message")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(protobuf.DecodeError):  # of a record that is not complete yet
+            records = [*wandb_records(file)]
+            if any(record.HasField("exit") for record in records):
+                return records
+        time.sleep(0.05)
+    raise TimeoutError(f"{file} has no record of the run's end")
+
+
 @pytest.mark.slow
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--track wandb``, read back from the file of the offline run."""
@@ -194,7 +207,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("ignore", ResourceWarning)  # of wandb's sockets
         assert main([*words, f"--total-steps={STEPS}", "--log-interval=4", "--no-progress", "--track=wandb"]) == OK
     (file,) = Path("run/wandb").glob("offline-*/*.wandb")
-    records = list(wandb_records(file))
+    records = finished_wandb_records(file)
     (run,) = [record.run for record in records if record.HasField("run")]
     settings = {update.key: json.loads(update.value_json) for update in run.config.update}
     assert (run.display_name, settings["num_envs"], settings["env"]) == ("run", 8, "CartPole-v1")

@@ -94,10 +94,10 @@ class Halving(Callback):
         """Make the callback.
 
         Args:
-            factor: Each time, one of ``factor`` runs continues.
-            figure: Name of the figure by which runs are compared, as in ``log.csv``; empty: the return that
-                ``target_return`` refers to. The highest are the best, and runs without it, before their first episode
-                has ended, the worst.
+            factor: Each time, a share of 1 / ``factor`` of the runs continues.
+            figure: Name of a figure, as in ``log.csv``, that compares the runs; empty: the return that
+                ``target_return`` refers to. The highest is the best. A run whose first episode has not ended has none,
+                and is the worst.
         """
         if factor < 2:
             raise ValueError(f"factor is {factor}; give 2 or more")

@@ -399,7 +399,7 @@ def leaves(tensors: Outputs) -> Outputs:
 
 @over_copies
 def gradients_of(outputs: Outputs, upstream: Outputs, parameters: Sequence[Tensor]) -> Outputs:
-    """Returns the gradients of parameters, from the gradients of outputs, some of which may not depend on them."""
+    """Returns the gradients of parameters from the gradients of outputs; some outputs may not depend on parameters."""
     pairs = [(output, gradient) for output, gradient in zip(outputs, upstream, strict=True) if output.requires_grad]
     learning, gradients = zip(*pairs, strict=True)
     with_gradients: Any = _WithGradients.apply  # untyped

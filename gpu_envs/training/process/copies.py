@@ -3,9 +3,9 @@
 import ctypes
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar, cast, final
+from typing import Any, Final, TypeAlias, TypeVar, cast, final
 
 import torch
 from torch import Tensor
@@ -102,6 +102,13 @@ class _Lifting(TorchFunctionMode):
         copies = copies_of(self._lift(tensor))
         return tensor if copies is None else copies
 
+    def _sum(self, func: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        tensor, *rest = args or [kwargs.pop("input")]
+        copies = copies_of(tensor)
+        if copies is None:
+            return func(tensor, *rest, **kwargs)
+        return self._wrap(torch.stack([func(copy, *rest, **kwargs) for copy in copies]))
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         if func in _OVER_COPIES:
@@ -117,9 +124,8 @@ class _Lifting(TorchFunctionMode):
         out = options.pop("out", None)  # which torch.vmap does not support
         if func in _NORMS:
             result = _normalised(func, *lifted, **options)
-        elif func in _SUMS and copies_of(first := lifted[0] if lifted else options.pop("input")) is not None:
-            sums = [func(copy, *lifted[1:], **options) for copy in copies_of(first)]
-            result = self._wrap(torch.stack(sums))
+        elif func in _SUMS:
+            result = self._sum(func, *lifted, **options)
         else:
             result = func(*lifted, **options)
         if isinstance(out, tuple):
@@ -128,7 +134,7 @@ class _Lifting(TorchFunctionMode):
 
 
 def _normalised(func: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-    """Call a function that changes running statistics: it would change copies of those that are not contiguous."""
+    """Call a function that changes running statistics with contiguous ones, as it would change copies of others."""
     bound = inspect.signature(func).bind(*args, **kwargs)
     names = [name for name in ("running_mean", "running_var") if bound.arguments.get(name) is not None]
     statistics = {name: bound.arguments[name] for name in names}
@@ -151,7 +157,10 @@ _OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.storage_offset, torch.
 
 
 _OVER_COPIES: dict[Any, Callable[..., Any]] = {}
-"""By the functions that ``over_copies`` returned, those that it got."""
+"""The functions that ``over_copies`` got, by the functions that it returned."""
+
+Buffers: TypeAlias = Sequence[tuple[torch.nn.Module, str, Tensor]]
+"""Buffers of modules: the module that has it, its name, and the tensor."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -167,6 +176,12 @@ def over_copies(function: _Function) -> _Function:
 
     _OVER_COPIES[call] = function
     return cast(_Function, call)
+
+
+def buffers_of(modules: Iterable[torch.nn.Module]) -> Buffers:
+    """Return all buffers of modules."""
+    parts = [part for module in modules for part in module.modules()]
+    return [(part, name, buffer) for part in parts for name, buffer in part._buffers.items() if buffer is not None]
 
 
 @final
@@ -210,20 +225,13 @@ class RunCopies:
             return make()
 
     @contextmanager
-    def of_all_runs(self, *modules: torch.nn.Module) -> Iterator[None]:
+    def of_all_runs(self, buffers: Buffers = ()) -> Iterator[None]:
         """Let torch's functions and launches that get tensors of the first run work on the copies of all runs.
 
         Args:
-            modules: Modules that may assign other tensors to their buffers, whose values are copied at the end.
+            buffers: Buffers of modules, to which the modules may assign other tensors: these are copied at the end.
         """
         functorch: Any = torch._C._functorch
-        buffers = [
-            (part, name, buffer)
-            for module in modules
-            for part in module.modules()
-            for name, buffer in part._buffers.items()
-            if buffer is not None
-        ]
         self.runs.count = self.runs.all
         level = functorch._vmap_increment_nesting(self.runs.all, "different")
         try:
@@ -271,7 +279,7 @@ class RunCopies:
             return None
         address = tensor.data_ptr()
         if address not in self._leaves:
-            # with a storage of its own: changes of other arrays in the memory would look like changes of this one
+            # as another tensor at the address: autograd would take changes of any array in the memory for changes of it
             memory = _tensor_at(self.memory.data_ptr(), self.memory.nbytes, self._device).view(self.memory.shape)
             with temporarily_clear_interpreter_stack():
                 self._leaves[address] = self._stacked(tensor, memory).requires_grad_()

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -210,7 +210,7 @@ class EpisodeWindow:
         return self._steps.tolist()
 
 
-MEANT = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+SUMMED = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 """Metrics that on-policy learners report as sums over samples."""
 
 _COUNTS = ("samples", "transitions")
@@ -221,8 +221,8 @@ def mean_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Convert a learner's metrics to means for the log; NaN if an iteration had no samples."""
     count = metrics.get("samples", 1.0) or math.nan
     learnt = all(metrics.get(name, 1.0) for name in _COUNTS)
-    means = {name: value / count if name in MEANT else value for name, value in metrics.items() if name not in _COUNTS}
-    return means if learnt else means | {name: math.nan for name in (*MEANT, "gradient_norm") if name in means}
+    means = {name: value / count if name in SUMMED else value for name, value in metrics.items() if name not in _COUNTS}
+    return means if learnt else means | {name: math.nan for name in (*SUMMED, "gradient_norm") if name in means}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,8 +253,34 @@ def log_entry(reports: Sequence[IterationReport], episodes: EpisodeMeans) -> dic
     return entry | {f"metrics/{name}": mean for name, mean in episodes.metrics.items()}
 
 
+_Value = TypeVar("_Value")
+
+
+class Figures(Mapping[str, _Value]):
+    """Figures by name; the error of an unknown name suggests a similar one."""
+
+    def __init__(self, compute: Callable[[], Mapping[str, _Value]]) -> None:
+        """``compute`` returns the figures, at their first use."""
+        self._compute = compute
+
+    @functools.cached_property
+    def _figures(self) -> Mapping[str, _Value]:
+        return self._compute()
+
+    def __getitem__(self, name: str) -> _Value:
+        if name not in self._figures:
+            raise KeyError(f"there is no {name!r}{did_you_mean(name, self)} There are: {', '.join(self)}")
+        return self._figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+
 @final
-class Report(Mapping[str, float]):
+class Report(Figures[float]):
     """The figures of an iteration by name, as in ``log.csv``, such as ``report["return"]``.
 
     They are computed at the first use.
@@ -274,10 +300,7 @@ class Report(Mapping[str, float]):
         self.ended = ended
         self.iteration, self.steps = source.iteration, steps
         self.source, self.episodes, self._newest = source, episodes, newest
-
-    @functools.cached_property
-    def _figures(self) -> Mapping[str, float]:
-        return log_entry([self.source], self.episodes)
+        super().__init__(lambda: log_entry([source], episodes))
 
     @property
     def current(self) -> "Report":
@@ -286,17 +309,6 @@ class Report(Mapping[str, float]):
         The log has the waiting time as ``callback_wait_seconds``.
         """
         return self._newest()
-
-    def __getitem__(self, name: str) -> float:
-        if name not in self._figures:
-            raise KeyError(f"there is no {name!r}{did_you_mean(name, self)} There are: {', '.join(self)}")
-        return self._figures[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._figures)
-
-    def __len__(self) -> int:
-        return len(self._figures)
 
     def __repr__(self) -> str:
         return f"Report({self.iteration}, {dict(self)})"

@@ -18,7 +18,7 @@ def stacked(states: Sequence[Any]) -> Any:
 
 
 def unstacked(states: Any, place: int) -> Any:
-    """Return one of the states that ``stacked`` got."""
+    """Return the state at a place of the sequence that ``stacked`` got."""
     if isinstance(states, Mapping):
         return {name: unstacked(state, place) for name, state in states.items()}
     # a generator of random numbers cannot read its state from a part of a tensor
