@@ -23,7 +23,8 @@ from gpu_envs import training
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.engines.ops import SUMS, Ops, Samples
 from gpu_envs.training.horizon import Advantages
-from gpu_envs.training.networks import Case, default_policy
+from gpu_envs.training.modules import default_policy
+from gpu_envs.training.networks import Case
 from gpu_envs.training.rollout.horizon_env import HorizonEnv
 from gpu_envs.training.rollout.plan import Plan
 

@@ -143,7 +143,7 @@ def acting_seconds(rows: int, sizes: tuple[int, ...], precision: str, calls: int
     from gpu_envs.training.engines.optimiser import Adam
     from gpu_envs.training.engines.wide import WideNetworks, wide_network
     from gpu_envs.training.heads import Head
-    from gpu_envs.training.networks import default_policy
+    from gpu_envs.training.modules import default_policy
 
     head = Head.of(gymnasium.spaces.MultiDiscrete(list(sizes)))
     shape = Network(hidden=HIDDEN, shared_trunk=True, precision=precision)

@@ -9,6 +9,7 @@ from typing import Any
 from gpu_envs.cli.parser import Pairs, Parser, Switch, expand_suffix, keep_message, parse_value
 from gpu_envs.documented import field_docs
 from gpu_envs.training.algorithms import ALGORITHMS, PPO
+from gpu_envs.training.memory import Memory
 from gpu_envs.training.policy import algorithms_with, join_names
 from gpu_envs.training.run import MAPPINGS, SETTINGS, Run
 from gpu_envs.training.schedule import Schedule
@@ -19,6 +20,7 @@ _METAVARS: Mapping[Any, str] = {
     float: "X",
     str: "WORD",
     Schedule: "SCHEDULE",
+    Memory: "KIND:N",
     tuple[int, ...]: "N,N",
     tuple[str, ...]: "PLACE",
     bool: "on|off",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gpu_envs.training.heads import Head as Head
     from gpu_envs.training.joint_iterations import Outcome as Outcome
     from gpu_envs.training.joint_iterations import PopulationReport as PopulationReport
+    from gpu_envs.training.memory import GRU as GRU
+    from gpu_envs.training.memory import LSTM as LSTM
     from gpu_envs.training.networks import ActorCritic as ActorCritic
     from gpu_envs.training.networks import PolicyModule as PolicyModule
     from gpu_envs.training.policy import Network as Network
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from gpu_envs.training.record.reports import Report as Report
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
+    from gpu_envs.training.recurrent import RecurrentModule as RecurrentModule
     from gpu_envs.training.rollout.evaluation import Acting as Acting
     from gpu_envs.training.rollout.evaluation import TrainedPolicies as TrainedPolicies
     from gpu_envs.training.run import Run as Run
@@ -56,6 +59,7 @@ _MODULES = {
     "comparison": ("Comparison", "compare"),
     "export": ("export_policies",),
     "joint_iterations": ("Outcome", "PopulationReport"),
+    "memory": ("GRU", "LSTM"),
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),
@@ -64,6 +68,7 @@ _MODULES = {
     "record.reports": ("Report", "Result"),
     "record.run_directory": ("RunDirectory",),
     "rollout.evaluation": ("Acting", "TrainedPolicies"),
+    "recurrent": ("RecurrentModule",),
     "run": ("Run",),
     "runs": ("evaluate", "load_policies", "resume", "train"),
     "schedule": ("Schedule",),

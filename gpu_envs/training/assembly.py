@@ -22,13 +22,14 @@ from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.small_programs import supports_act_and_step
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerArgs, OnPolicyLearner
-from gpu_envs.training.networks import check_module, check_network_settings, default_policy, is_default
+from gpu_envs.training.modules import check_module, check_network_settings, default_policy, is_default
 from gpu_envs.training.observations import ObservationScale, Rows
 from gpu_envs.training.off_policy_learner import OffPolicyLearner
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite, check_structure, load_run
+from gpu_envs.training.recurrent import Recurrence, RecurrentModule
 from gpu_envs.training.rollout.plan import Plan, PolicyRole, PolicyRows
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
@@ -36,7 +37,15 @@ from gpu_envs.training.schedule import Schedule
 _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyDictionary()
 """Live optimisers, each with its policy's name and its run."""
 
-_MODULE_SETTINGS = ("activation", "hidden", "layer_norm", "normalise_observations", "precision", "shared_trunk")
+_MODULE_SETTINGS = (
+    "activation",
+    "hidden",
+    "layer_norm",
+    "normalise_observations",
+    "precision",
+    "shared_trunk",
+    "memory",
+)
 """Settings that a frozen policy's weights depend on."""
 
 
@@ -55,6 +64,12 @@ def make_learner(
     module = _make_module(case, user_module, name, run)
     if user_module is not None:
         check_module(module, case, name)
+    length = getattr(case.algorithm, "sequence_length", None)
+    if length is not None and not isinstance(module, RecurrentModule):
+        raise ValueError(
+            f"sequence_length is {length}, but the policy {name!r} has no memory: leave it out, or give a memory, such "
+            "as gru:64"
+        )
     for tensor in module.state_dict().values():
         group.broadcast_first(tensor)
     scale = ObservationScale(case.features, case.device, group) if case.network.normalise_observations else None
@@ -108,7 +123,8 @@ def describe_engines(config: Run, device: str) -> list[str]:
         layers = " x ".join(map(str, net.hidden)) + f" {net.activation}"
         norm = ", layer norm" if net.layer_norm else ""
         trunk = ", shared trunk" if net.shared_trunk else ""
-        lines.append(f"{name}: {case.features} features, {layers}{norm}{trunk}, {net.precision}, {device}")
+        memory = f", {net.memory}" if net.memory is not None else ""
+        lines.append(f"{name}: {case.features} features, {layers}{norm}{memory}{trunk}, {net.precision}, {device}")
         lines += [f"  {part:<10}{kernels}" for part, kernels in described.items()]
         lines += [f"  why {engine.name}: {reason}"] if reason else []
     return lines
@@ -168,6 +184,8 @@ class Player:
         self._log_probs = torch.zeros(rows, device=device)
         self._acted = torch.zeros((rows, head.width), device=device) if box else None
         self.stream = torch.zeros(2, dtype=torch.int64, device=device)
+        size = 0 if networks is None else networks.state_size
+        self.recurrent_state = torch.zeros((rows, size), device=device) if size else None
         self.restart(seed)
         if networks is None:
             self._ops = Ops(head, device, threads)
@@ -184,6 +202,7 @@ class Player:
         turn: int,
         observations: Mapping[str, Rows],
         action_masks: Mapping[str, torch.Tensor] | None = None,
+        starts: Mapping[str, torch.Tensor] | None = None,
         *,
         greedy: bool = False,
     ) -> torch.Tensor:
@@ -193,6 +212,7 @@ class Player:
             turn: Number of the step since ``advance``, on which the random numbers depend.
             observations: By role, ``[num_envs, agents, features]``.
             action_masks: By role, ``[num_envs, agents, choices]``; None or empty: all choices are allowed.
+            starts: By role, ``[num_envs, agents]``: where a policy with memory starts anew.
             greedy: Take the most likely actions instead of sampling.
         """
         action_mask = self.policy_rows.take(action_masks, 0) if action_masks else None
@@ -208,6 +228,9 @@ class Player:
             return self._acted.copy_(self._low + uniform * self._width)
         tensors = self.policy_rows.observed(observations, 0), self._actions, self._log_probs, self.stream
         request = ActRequest(*tensors, turn, acted=self._acted, greedy=greedy, action_mask=action_mask)
+        if self.recurrent_state is not None:
+            assert starts
+            request.recurrence = Recurrence(self.recurrent_state, self.policy_rows.take(starts, 0))
         self.policy_rows.act(self.networks, request)
         return self._actions if self._acted is None else self._acted
 
@@ -261,6 +284,8 @@ class Player:
     def replace(self, state: Mapping[str, Any], run: Run, source: str) -> None:
         """Replace a frozen policy in place by a policy of ``run`` that ``check_replacement`` accepts."""
         self._load_weights(state)
+        if self.recurrent_state is not None:
+            self.recurrent_state.zero_()
         self._frozen = run, source
 
     def check_replacement(self, state: Mapping[str, Any], run: Run, source: str) -> None:

@@ -26,6 +26,7 @@ from gpu_envs.training.observations import join_rows
 from gpu_envs.training.policy import learns
 from gpu_envs.training.record.checkpoint import FORMAT, WEIGHTS, atomic_write
 from gpu_envs.training.record.run_directory import RunDirectory
+from gpu_envs.training.recurrent import RecurrentModule
 from gpu_envs.training.runs import load_policies
 
 
@@ -78,7 +79,10 @@ def export_policies(
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in json.loads(card).items()}
         for name, function in functions.items():
             model = function.export(name, runtime)
-            onnx.helper.set_model_props(model, {"policy": name, **texts})
+            initial = {}
+            if isinstance(function.module, RecurrentModule):
+                initial["initial_state"] = json.dumps(function.module.initial_state(1)[0].tolist())
+            onnx.helper.set_model_props(model, {"policy": name, **initial, **texts})
             files[path.with_stem(path.stem + f"-{name}" * spec.has_team)] = model.SerializeToString()
     for file_path, content in files.items():
         with atomic_write(file_path) as file:
@@ -93,21 +97,45 @@ class _PolicyFunction(nn.Module, Networks):
     def __init__(self, case: Case, networks: Any, sampled: bool) -> None:
         super().__init__()
         self.case, self.module, self.scale, self.sampled = case, networks.module, networks.scale, sampled
-        self.epsilon, self.requests = networks.epsilon, list[ActRequest]()
+        self.epsilon, self.requests, self.states = networks.epsilon, list[ActRequest](), list[Tensor]()
+        self.state_size = networks.state_size
         case = dataclasses.replace(case, network=dataclasses.replace(case.network, precision="float32"))
         self.networks: Networks = torch_engine(case).make(case, self.module, self.scale, None)
 
     def act(self, request: ActRequest) -> None:
+        if request.recurrence is not None:
+            self.states.append(request.recurrence.first_state(self.module).clone())
         self.networks.act(request)
         self.requests.append(copy.deepcopy(request))
 
-    def forward(self, observation: Tensor, action_mask: Tensor | None = None, noise: Tensor | None = None) -> Any:
-        """Return the environment's actions, and logits, Q values or means, in units where the bounds are -1 and 1."""
+    def forward(
+        self,
+        observation: Tensor,
+        action_mask: Tensor | None = None,
+        state: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return the environment's actions, and logits, Q values or means, in units where the bounds are -1 and 1.
+
+        With memory also return the next state.
+        """
+        rows = observation.clone() if self.scale is None else self.scale(observation)
+        if state is None:
+            return self._actions(self._outputs(rows), action_mask, noise)
+        starts = torch.zeros_like(state[:, :1].T, dtype=torch.bool)
+        parameters, _, next_state = self.module(rows.unsqueeze(0), state, starts)
+        return *self._actions(parameters[0], action_mask, noise), next_state
+
+    def _outputs(self, rows: Tensor) -> Tensor:
+        """Return the outputs of a module without memory that determine its actions."""
+        function = self.module.actor if isinstance(self.case.algorithm, OffPolicy) else self.module
+        outputs = (function.distribution if isinstance(function, PolicyModule) else function)(rows)
+        first: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
+        return first
+
+    def _actions(self, outputs: Tensor, action_mask: Tensor | None, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the environment's actions, and logits, Q values or means."""
         head, algorithm, choices = self.case.head, self.case.algorithm, list[Tensor]()
-        function = self.module.actor if isinstance(algorithm, OffPolicy) else self.module
-        function = function.distribution if isinstance(function, PolicyModule) else function
-        outputs = function(observation.clone() if self.scale is None else self.scale(observation))
-        outputs = outputs[0] if isinstance(outputs, tuple) else outputs
         if head.kind == "box":
             mean, low, high = outputs[:, : head.width], torch.tensor(head.low), torch.tensor(head.high)
             if isinstance(algorithm, OffPolicy):
@@ -139,22 +167,25 @@ class _PolicyFunction(nn.Module, Networks):
         names = {"observation": "observations", "action_mask": "action_mask", "actions": "acted" if box else "actions"}
         recorded = {key: [getattr(request, field) for request in self.requests] for key, field in names.items()}
         inputs = {key: torch.cat([*map(join_rows, rows)]) for key, rows in recorded.items() if rows[0] is not None}
+        if self.states:
+            inputs["state"] = torch.cat(self.states)
         finite = inputs["observation"].isfinite().all(1)  # rows of inactive agents may be NaN
         inputs = {key: tensor[finite] for key, tensor in inputs.items()}
         actions = inputs.pop("actions")
         if self.sampled:  # equal noise for all choices, and none for a box, draw the most likely actions
             inputs["noise"] = torch.full((len(actions), head.width if box else head.parameters), 0.0 if box else 0.5)
         kind = "mean" if box else "logits" if self.epsilon is None else "q_values"
-        options: dict[str, Any] = {"dynamo": True, "verbose": False, "output_names": ["action", kind]}
+        output_names = ["action", kind, *["next_state"] * bool(self.states)]
+        options: dict[str, Any] = {"dynamo": True, "verbose": False, "output_names": output_names}
         options["dynamic_shapes"] = {key: {0: torch.export.Dim("batch")} for key in inputs}
         logging.getLogger("torch.onnx").setLevel("ERROR")
         with warnings.catch_warnings(action="ignore"), matmul_precision("float32"):
             program: Any = torch.onnx.export(self.eval(), (), kwargs=inputs, **options)
-            expected = self(**inputs)[1]
+            _, expected, *next_state = self(**inputs)
         model = program.model_proto
         session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         results = session.run(None, {key: tensor.numpy() for key, tensor in inputs.items()})
-        action, outputs = map(torch.from_numpy, results)
+        action, outputs, *states = map(torch.from_numpy, results)
         scale = actions if box else expected
         if not box:  # compare the outputs of the choices; a sampled action of epsilon 1 is arbitrary
             action = actions if self.sampled and self.epsilon is not None else action.view(actions.shape)
@@ -162,7 +193,8 @@ class _PolicyFunction(nn.Module, Networks):
             scores = torch.where(allowed, expected, FORBIDDEN)
             columns = torch.tensor([0, *head.sizes]).cumsum(0)[:-1] - torch.tensor(head.starts)
             action, actions = (scores.gather(1, each.long() + columns) for each in (action, actions))
-        close = torch.allclose(outputs, expected, 0.0, 1e-5 * float(expected.abs().max()))
+        pairs = [(outputs, expected), *zip(states, next_state, strict=True)]
+        close = all(torch.allclose(a, b, 0.0, 1e-5 * float(b.abs().max())) for a, b in pairs)
         if not (close and torch.allclose(action, actions, 0.0, 1e-5 * float(scale.abs().max()))):
             raise ValueError(f"the ONNX model of {name!r} differs from torch; give {WEIGHTS}, for the exact weights")
         return model

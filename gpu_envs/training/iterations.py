@@ -21,7 +21,7 @@ from gpu_envs.training.assembly import Player, make_learner, make_player, restar
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
 from gpu_envs.training.memory_estimate import check_memory
-from gpu_envs.training.networks import check_modules
+from gpu_envs.training.modules import check_modules
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.device import (
     RandomState,
@@ -123,9 +123,17 @@ class Iterations:
         self._reports = ReportQueue(roles, names, config.horizon, device, depth, metrics)
         self._metrics, self._requests = (torch.zeros(size, device=device) for size in (self._reports.size, REQUESTS))
         self.history = History(config, roles, plan.policies[next(iter(names))][0].role.name, metrics)
+        if self._policies_with_memory():
+            horizon_env.track_starts()
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules.values()]
         self._schedules = DeviceSchedules(targets, config, device)
+
+    def _policies_with_memory(self) -> dict[str, torch.Tensor]:
+        """Return the state of each policy with memory."""
+        policies: dict[str, Learner | Player] = {**self.learners, **self.players}
+        states = {name: policy.recurrent_state for name, policy in policies.items()}
+        return {name: state for name, state in states.items() if state is not None}
 
     def _torch_threads(self, default: int) -> int:
         """Return the number of torch's threads on a CPU, which is 1 if kernels compute all networks.
@@ -166,9 +174,9 @@ class Iterations:
         for t in range(self.config.horizon):
             for learner in self.learners.values():
                 learner.policy_rows.put_actions(learner.act(t, horizon_env.storage), self.actions)
-            observations, masks = horizon_env.observations(t), horizon_env.action_masks(t)
+            inputs = horizon_env.observations(t), horizon_env.action_masks(t), horizon_env.starts(t)
             for player in self.players.values():
-                player.policy_rows.put_actions(player.act(t, observations, masks), self.actions)
+                player.policy_rows.put_actions(player.act(t, *inputs), self.actions)
             horizon_env.step(t, self.actions)
         for player in self.players.values():
             player.advance(self.config.horizon)
@@ -324,6 +332,7 @@ class Iterations:
             **self.horizon_env.state(),
             "learners": {name: learner.state(copy_buffers=copy_buffers) for name, learner in self.learners.items()},
             "players": {name: player.state() for name, player in self.players.items()},
+            "recurrent_states": {name: state.clone() for name, state in self._policies_with_memory().items()},
             "random": self._random.state(),
             "threads": self._threads,
         }
@@ -337,6 +346,8 @@ class Iterations:
         self.history.load(state)
         if same_processes:
             self.horizon_env.load(state)
+            for name, recurrent_state in self._policies_with_memory().items():
+                recurrent_state.copy_(state["recurrent_states"][name])
             self._random.load(state["random"])
         else:  # new episodes and random numbers, different from those at the start of the run
             when = str(state["iteration"])

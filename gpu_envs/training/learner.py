@@ -22,9 +22,11 @@ from gpu_envs.training.horizon import METRICS, MOMENTS, POLICY_METRICS, Advantag
 from gpu_envs.training.networks import Case
 from gpu_envs.training.observations import RewardScale, Rows, Scale, max_magnitude, update_max_magnitude
 from gpu_envs.training.process.group import Group
+from gpu_envs.training.recurrent import Recurrence
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import PolicyRows
 from gpu_envs.training.schedule import Schedule
+from gpu_envs.training.sequences import Sequences
 
 _KL_MARGIN = 1.5
 """Factor of ``target_kl`` above which an update stops."""
@@ -71,6 +73,7 @@ class Learner(ABC):
         schedules: Schedules by the name of the setting, each with the tensor that receives its current value.
         streams: Keys and counters of the random numbers, by purpose.
         warmup_iterations: Number of iterations that it will collect without learning, outside of CUDA graphs.
+        recurrent_state: What a policy with memory keeps for each row, ``[rows, numbers]``; None: it has no memory.
     """
 
     networks: Networks
@@ -79,6 +82,7 @@ class Learner(ABC):
     metric_names: tuple[str | None, ...]
     schedules: dict[str, Target]
     warmup_iterations: int = 0
+    recurrent_state: Tensor | None = None
 
     def __init__(self, args: LearnerArgs, draws: Mapping[str, int]) -> None:
         """Initialise the common attributes; ``draws``: by how much an iteration advances each random counter."""
@@ -152,6 +156,10 @@ class Learner(ABC):
         recorded = storage[self.policy_rows.parts[0].role.name].alive is not None
         return self._gather(storage, "alive") if recorded else None
 
+    def _flags(self, storage: Mapping[str, RoleStorage], name: str, steps: slice) -> Tensor:
+        """Return some steps of a storage array for this policy's rows, ``[steps * rows]``."""
+        return self.policy_rows.take({role: getattr(s, name)[steps] for role, s in storage.items()}, 1).flatten()
+
     def _observations(self, storage: Mapping[str, RoleStorage]) -> Rows:
         """Return the observations before each step and after the last, ``[horizon + 1, rows, features]``."""
         return self.policy_rows.observed({name: s.rows() for name, s in storage.items()}, 1)
@@ -169,14 +177,17 @@ class Learner(ABC):
             self._group.broadcast_first(buffer)
 
 
-def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str) -> dict[str, Tensor]:
+def sample_arrays(
+    algorithm: OnPolicy, horizon: int, rows: int, head: Head, device: str, state_size: int = 0
+) -> dict[str, Tensor]:
     """Allocate the arrays of an on-policy learner that grow with the horizon or the replicas.
 
     On the device ``meta`` the result has sizes but no data, for estimates of memory. Besides the samples:
     ``moments`` of each row's advantages and returns; ``places``, the index of each row's final observation if its
     episode was truncated, and ``last_values``, the values of these observations; ``acted``, the environment's actions
     (Box only); the sums of discounted returns (with reward normalisation only); ``indices``, the permutation of the
-    samples (with minibatches only).
+    samples, or of the sequences of a policy with memory (with minibatches only). With memory also the states now, at
+    the start of each sequence, and after the last truncated episode of each row.
     """
     zeros, box = functools.partial(torch.zeros, device=device), head.kind == "box"
     epochs, minibatches = algorithm.passes
@@ -194,9 +205,19 @@ def sample_arrays(algorithm: OnPolicy, horizon: int, rows: int, head: Head, devi
         arrays["acted"] = zeros(rows, head.width)
     if algorithm.normalise_rewards:
         arrays |= {name: zeros(rows) for name in _REWARD_SUMS}
+    steps = horizon
+    if state_size:
+        steps //= sequence_length(algorithm, horizon)
+        arrays["recurrent_state"], arrays["final_states"] = (zeros(rows, state_size) for _ in range(2))
+        arrays["sequence_states"] = zeros(steps, rows, state_size)
     if epochs * minibatches > 1:
-        arrays["indices"] = zeros(horizon * rows, dtype=torch.int32)
+        arrays["indices"] = zeros(steps * rows, dtype=torch.int32)
     return arrays
+
+
+def sequence_length(algorithm: OnPolicy, horizon: int) -> int:
+    """Return the number of steps through which the gradients of a policy with memory are propagated back."""
+    return (isinstance(algorithm, PolicyGradient) and algorithm.sequence_length) or horizon
 
 
 @final
@@ -214,6 +235,7 @@ class OnPolicyLearner(Learner):
         minibatch_bounds: Indices at which minibatches start and end.
         scalars: Mean and inverse standard deviation of advantages, entropy weight and clip range, on the device.
         reward_scale: Normalisation of rewards; None: no normalisation.
+        sequences: Sequences and states of a policy with memory; None: it has no memory.
     """
 
     networks: PolicyNetworks
@@ -226,8 +248,13 @@ class OnPolicyLearner(Learner):
         super().__init__(args, {"actions": horizon, "minibatches": algorithm.passes[0]})
         assert networks.optimiser is not None
         self.optimiser: Adam = networks.optimiser
-        arrays = sample_arrays(algorithm, horizon, policy_rows.rows, policy_rows.head, device)
+        arrays = sample_arrays(algorithm, horizon, policy_rows.rows, policy_rows.head, device, networks.state_size)
         self.actions, self.log_probs, self.values = arrays["actions"], arrays["log_probs"], arrays["values"]
+        length = sequence_length(algorithm, horizon)
+        self.sequences = Sequences(arrays, length) if networks.state_size else None
+        several = self.sequences is not None and args.limit is not None and horizon > args.limit
+        self._final_values = torch.empty_like(self.log_probs) if several else None
+        self.recurrent_state = arrays.get("recurrent_state")
         self.advantages, self.returns, self.acted = arrays["advantages"], arrays["returns"], arrays.get("acted")
         self._places, self._last_values, self.indices = arrays["places"], arrays["last_values"], arrays.get("indices")
         self._advantage = Advantages(device, case.threads)
@@ -237,12 +264,13 @@ class OnPolicyLearner(Learner):
             self.reward_scale = RewardScale(policy_rows.rows, device, args.group)
             self._reward_sums = {name: arrays[name] for name in _REWARD_SUMS}
         size, minibatches = policy_rows.group_size, algorithm.passes[1]  # a minibatch has full groups of agents
-        samples = horizon * policy_rows.rows // size
+        samples = (horizon * policy_rows.rows if self.sequences is None else self.sequences.count) // size
         if minibatches > samples:
+            unit = "samples" if self.sequences is None else f"sequences of {length} steps"
             of_agents = f" of {size} agents each" if size > 1 else ""
             raise ValueError(
                 f"minibatches is {minibatches}, but a horizon of the policy {policy_rows.name!r} has {samples} "
-                f"samples{of_agents}: give {samples} or fewer"
+                f"{unit}{of_agents}: give {samples} or fewer"
             )
         shuffled = self.indices is not None
         self.permutation = Permutation(samples, device, case.threads, group_size=size) if shuffled else None
@@ -297,6 +325,10 @@ class OnPolicyLearner(Learner):
             largest=self._stats.largest if tracks_largest else None,
             alive=self.policy_rows.take(alive, 0) if alive else None,
         )
+        if self.sequences is not None:
+            if t > 0:
+                self._keep_final_states(t - 1, storage)
+            request.recurrence = self.sequences.begin_step(t, self._flags(storage, "starts", slice(t, t + 1)))
         self.policy_rows.act(networks, request)
         return self.actions[t] if self.acted is None else self.acted
 
@@ -306,7 +338,7 @@ class OnPolicyLearner(Learner):
         alive = None if alive_rows is None else alive_rows[:horizon]
         masks = self._gather(storage, "action_mask") if self.policy_rows.masked else None
         results = {name: self._gather(storage, name) for name in ("rewards", "terminations", "truncations")}
-        self._compute_values(observations, alive_rows, masks)
+        self._compute_values(observations, alive_rows, masks, storage)
         bootstrap = self._bootstrap(storage, results["terminations"], results["truncations"])
         if scale is not None:
             sums = {"running": scale.running, **self._reward_sums}
@@ -335,8 +367,21 @@ class OnPolicyLearner(Learner):
             action_mask=None if masks is None else masks[:horizon].flatten(0, 1),
         )
         self.samples = observations[:horizon].flatten(0, 1), flat
+        if self.sequences is not None:
+            self._sample_starts = self._flags(storage, "starts", slice(horizon))
 
-    def _compute_values(self, observations: Rows, alive: Tensor | None, masks: Tensor | None) -> None:
+    def _keep_final_states(self, t: int, storage: Mapping[str, RoleStorage]) -> None:
+        """Keep the states of a policy with memory after step ``t``, or the values with them, for ``_bootstrap``."""
+        if self.sequences is None or self._limit is None:
+            return
+        states = self.sequences.keep_final(self._flags(storage, "truncations", slice(t, t + 1)))
+        if self._final_values is not None:
+            final = self._final_observations(storage)[t : t + 1].flatten(0, 1)
+            self.networks.values(ValueRequest(final, self._final_values[t], recurrence=states))
+
+    def _compute_values(
+        self, observations: Rows, alive: Tensor | None, masks: Tensor | None, storage: Mapping[str, RoleStorage]
+    ) -> None:
         """Write the values that ``act`` has not computed, and raise ``largest`` to the largest absolute observation."""
         largest, acts_with_value = self._stats.largest, self.networks.acts_with_value
         first = self.horizon if acts_with_value else 0  # ``act`` has computed the values before each step
@@ -346,6 +391,8 @@ class OnPolicyLearner(Learner):
             request.largest, request.alive = largest, active
         else:
             update_max_magnitude(largest, observations, alive)
+        if self.sequences is not None:
+            request.recurrence = Recurrence(self.sequences.state, self._flags(storage, "starts", slice(first, None)))
         self.networks.values(request)
 
     def _bootstrap(self, storage: Mapping[str, RoleStorage], terminations: Tensor, truncations: Tensor) -> Tensor:
@@ -356,13 +403,17 @@ class OnPolicyLearner(Learner):
         """
         if self._limit is None:
             return self.values[-1]
+        self._keep_final_states(self.horizon - 1, storage)
+        if self._final_values is not None:
+            return self._final_values
         final = self._final_observations(storage).flatten(0, 1)
         if self.horizon > self._limit:
             values = torch.empty_like(self.log_probs)
             self.networks.values(ValueRequest(final, values.view(-1)))
             return values
         self._advantage.find_final(terminations, truncations, self._places, group_size=self.policy_rows.group_size)
-        self.networks.values(ValueRequest(final, self._last_values, self._places))
+        states = None if self.sequences is None else self.sequences.final
+        self.networks.values(ValueRequest(final, self._last_values, self._places, recurrence=states))
         return self._last_values
 
     # --- the update ---
@@ -373,13 +424,16 @@ class OnPolicyLearner(Learner):
         epochs, _ = self.algorithm.passes
         bounds = itertools.pairwise(self.minibatch_bounds)
         indices = [None if self.indices is None else self.indices[start:end] for start, end in bounds]
-        minibatches = [Minibatch(observations, batch, index, self.algorithm, self.scalars) for index in indices]
         if self._step.stop is not None:
             self._step.stop.zero_()
         for epoch in range(epochs):
             if self.indices is not None and self.permutation is not None:
                 self.permutation.write(self.indices, self.streams["minibatches"], epoch)
-            for minibatch in minibatches:
+            for index in indices:
+                minibatch = Minibatch(observations, batch, index, self.algorithm, self.scalars)
+                if self.sequences is not None:
+                    numbers = self.sequences.all if index is None else index
+                    minibatch.indices, minibatch.recurrence = self.sequences.minibatch(numbers, self._sample_starts)
                 self.step(minibatch)
         self._end_update(observations, batch.alive)
 

@@ -46,9 +46,11 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
     config, spec, limit, horizon = plan.config, plan.world.spec, plan.limit, plan.config.horizon
     stored = _environment(plan) + int(config.stagger)
     shared, per_step = dict[str, int](), 0
+    tracks_starts = any(run.network.memory is not None for run in config.variants)
     for role in plan.roles:
         kinds = {"single_agent": not spec.has_team, "may_truncate": limit is not None}
         stored += _bytes_per_replica(vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
+        stored += tracks_starts * (horizon + 1) * role.agents
     stored += 4 * horizon * len(spec.metrics)
     check_learning_policies("policies", config.policy_overrides, plan.policies)
     for name, parts in plan.policies.items():
@@ -70,7 +72,8 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
             per_step += -(-4 * rows * buffer // algorithm.buffer_size)
             continue
         assert isinstance(algorithm, OnPolicy)
-        stored += _bytes_per_replica(sample_arrays(algorithm, horizon, n * rows, head, "meta").values() for n in (1, 2))
+        shape = head, "meta", policy_config.network.state_size
+        stored += _bytes_per_replica(sample_arrays(algorithm, horizon, n * rows, *shape).values() for n in (1, 2))
         stored += 4 * rows * algorithm.normalise_rewards
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 

@@ -1,25 +1,21 @@
-"""Networks: the default modules that settings describe, and checks of modules that users give."""
+"""Networks without memory: the default modules that settings describe, and base classes of users' modules."""
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import PQN, Algorithm, OffPolicy
+from gpu_envs.training.algorithms import Algorithm, OffPolicy
 from gpu_envs.training.algorithms.base import LOG_STD_RANGE
 from gpu_envs.training.heads import Head
 from gpu_envs.training.observations import MAX_SMALL_FEATURES, Rows, Split, SplitRows
-from gpu_envs.training.policy import Network, check_learning_policies, join_names
+from gpu_envs.training.policy import Network
 from gpu_envs.training.process.copies import over_copies
-from gpu_envs.training.process.device import is_out_of_memory, warm_up_autograd
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU}
-
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 ALIGNMENT = 8
 """Elements to whose multiple rows are padded: matrix products are fast if rows are multiples of 16 bytes (8 bf16)."""
@@ -82,10 +78,10 @@ class Perceptron(PolicyModule):
         super().__init__()
         self.actor = _perceptron(case, case.head.parameters - case.head.log_stds, 0.01, generator)
         self.critic = _perceptron(case, 1, 1.0, generator)
-        self.log_std = _log_std(case)
+        self.log_std = log_std_of(case)
 
     def distribution(self, observations: torch.Tensor) -> torch.Tensor:
-        return _with_log_std(self.actor(observations), self.log_std)
+        return with_log_std(self.actor(observations), self.log_std)
 
     def value(self, observations: torch.Tensor) -> torch.Tensor:
         values: torch.Tensor = self.critic(observations)
@@ -98,11 +94,11 @@ class SharedPerceptron(nn.Module):
 
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         super().__init__()
-        self.trunk = _initialised(_hidden(case), math.sqrt(2), generator)
+        self.trunk = initialised(hidden_layers(case), math.sqrt(2), generator)
         self.means = case.head.parameters - case.head.log_stds
         outputs = padded(self.means + 1)  # one matrix product for actor and critic
         self.heads = nn.Linear(case.network.hidden[-1], outputs)
-        self.log_std = _log_std(case)
+        self.log_std = log_std_of(case)
         nn.init.zeros_(self.heads.bias)
         nn.init.zeros_(self.heads.weight)
         nn.init.orthogonal_(self.heads.weight[: self.means], 0.01, generator=generator)
@@ -110,7 +106,7 @@ class SharedPerceptron(nn.Module):
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         outputs = self.heads(self.trunk(observations))
-        return _with_log_std(outputs[:, : self.means], self.log_std), outputs[:, self.means]
+        return with_log_std(outputs[:, : self.means], self.log_std), outputs[:, self.means]
 
 
 @final
@@ -164,16 +160,17 @@ def padded(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
-def _log_std(case: Case) -> nn.Parameter | None:
+def log_std_of(case: Case) -> nn.Parameter | None:
+    """Return the initial log standard deviations of continuous actions; None: the actions are discrete."""
     count = case.head.log_stds
     return nn.Parameter(torch.full((count,), math.log(case.network.initial_std))) if count else None
 
 
-def _with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Tensor:
+def with_log_std(means: torch.Tensor, log_std: torch.Tensor | None) -> torch.Tensor:
     """Append the clamped log standard deviations to each row of means; None: return the means."""
     if log_std is None:
         return means
-    return torch.cat((means, _clamped(log_std).to(means.dtype).expand(means.shape[0], -1)), dim=-1)
+    return torch.cat((means, _clamped(log_std).to(means.dtype).expand(*means.shape[:-1], -1)), dim=-1)
 
 
 @over_copies
@@ -197,18 +194,18 @@ class _StraightThroughClamp(torch.autograd.Function):
 
 
 def drop_outward_gradient(module: nn.Module, parameter: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a parameter's gradient, with zeros where a log standard deviation out of its range would move further out.
+    """Return the gradient of a default module's parameter, zero where a log standard deviation would move further out.
 
     The clamp alone would stop all gradients there, and the log standard deviation could not return.
     """
-    if not isinstance(module, Perceptron | SharedPerceptron) or parameter is not module.log_std:
+    if parameter is not getattr(module, "log_std", None):
         return gradient
     low, high = LOG_STD_RANGE
     outwards = ((parameter < low) & (gradient > 0)) | ((parameter > high) & (gradient < 0))
     return torch.where(outwards, 0.0, gradient)
 
 
-def _hidden(case: Case, *, pads: bool = True) -> nn.Sequential:
+def hidden_layers(case: Case, *, pads: bool = True) -> nn.Sequential:
     """Return the hidden layers with their activations, not initialised; ``pads``: pad long input rows, for speed."""
     layers = nn.Sequential()
     features, network, split = case.features, case.network, case.split
@@ -228,11 +225,11 @@ def _perceptron(
     case: Case, outputs: int, last_gain: float, generator: torch.Generator, *, pads: bool = True
 ) -> nn.Sequential:
     """Return an initialised multilayer perceptron of observations; ``pads``: pad long input rows to ``ALIGNMENT``."""
-    layers = _hidden(case, pads=pads).append(nn.Linear(case.network.hidden[-1], outputs))
-    return _initialised(layers, last_gain, generator)
+    layers = hidden_layers(case, pads=pads).append(nn.Linear(case.network.hidden[-1], outputs))
+    return initialised(layers, last_gain, generator)
 
 
-def _initialised(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> nn.Sequential:
+def initialised(layers: nn.Sequential, last_gain: float, generator: torch.Generator) -> nn.Sequential:
     """Draw orthogonal weights in place, with ``last_gain`` for the last layer, and zero biases; return ``layers``."""
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     for layer in linear:
@@ -315,153 +312,3 @@ class Critics(nn.Module):
 def actor_outputs(head: Head, algorithm: OffPolicy) -> int:
     """Return the number of an actor's outputs."""
     return head.width * (1 + algorithm.stochastic)
-
-
-def default_policy(case: Case, generator: torch.Generator) -> nn.Module:
-    """Make the module that settings describe; with ``case.split`` on-policy modules take ``SplitRows``, too."""
-    if isinstance(case.algorithm, OffPolicy):
-        return PerceptronActorCritic(case, generator)
-    trunk = SharedPerceptron if case.network.shared_trunk else Perceptron
-    return (QNetwork if isinstance(case.algorithm, PQN) else trunk)(case, generator)
-
-
-def is_default(module: nn.Module, case: Case) -> bool:
-    """Whether a user's module has the layers that settings describe, and all of its parameters learn."""
-    with torch.random.fork_rng(devices=[]):
-        default = default_policy(case, torch.Generator())
-    learning = all(parameter.requires_grad for parameter in module.parameters())
-    return learning and type(module) is type(default) and str(module) == str(default)  # the text has sizes of layers
-
-
-def check_modules(modules: Any, policies: Iterable[str]) -> None:
-    """Raise an error unless ``modules`` maps names of learning policies to torch modules without lazy parameters."""
-    if not isinstance(modules, Mapping):
-        raise TypeError(f"modules is a {type(modules).__name__}; give a dict of policy names and torch.nn.Modules")
-    check_learning_policies("modules", modules, policies)
-    for name, module in modules.items():
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"modules gives the policy {name!r} {module!r}; give an instance of torch.nn.Module")
-        lazy = [key for key, parameter in module.named_parameters() if nn.parameter.is_lazy(parameter)]
-        if lazy:
-            raise ValueError(
-                f"the policy {name!r} has the lazy parameter {lazy[0]}, which has no shape yet: call the module once "
-                "with observations first, or use a layer that is not lazy"
-            )
-
-
-def check_network_settings(network: Network, name: str) -> None:
-    """Raise a ValueError for network settings, other than defaults, that have no effect on a user's module."""
-    unused = ("hidden", "activation", "layer_norm", "shared_trunk", "initial_std")
-    changed = [key for key in unused if getattr(network, key) != getattr(Network(), key)]
-    if changed:
-        names = join_names(changed)
-        raise ValueError(
-            f"{names} cannot be set for the policy {name!r}, whose module you gave: leave out {names}, or set that "
-            "only for other policies, by Policy(network=Network(...))"
-        )
-
-
-def check_module(module: nn.Module, case: Case, name: str) -> None:
-    """Raise a ValueError unless a policy's module can learn, and its outputs have the shapes that its agents need."""
-    head, algorithm = case.head, case.algorithm
-    for key, parameter in module.named_parameters():
-        if parameter.is_floating_point() and parameter.dtype != torch.float32:
-            raise ValueError(
-                f"the policy {name!r} has the parameter {key} of {parameter.dtype}; policies are float32: "
-                "give module.float() (precision='bf16' computes in bfloat16)"
-            )
-    if isinstance(algorithm, OffPolicy):
-        actor, critics = (getattr(module, part, None) for part in ("actor", "critics"))
-        if not isinstance(actor, nn.Module) or not isinstance(critics, nn.Module):
-            raise ValueError(
-                f"the policy {name!r} is a {type(module).__name__}; for {algorithm.name} give a module with an actor "
-                "and critics, such as a training.ActorCritic"
-            )
-        _check_outputs(actor, case, name, ((2, actor_outputs(head, algorithm)),), "the actor of ")
-        actions = torch.zeros(2, head.width, device=case.device)
-        values = _check_outputs(critics, case, name, ((algorithm.critics, 2),), "the critics of ", actions)
-        _check_shared(module, values, name, case.device)
-        return
-    for method in ("distribution", "value"):
-        if isinstance(module, PolicyModule) and getattr(type(module), method) is getattr(PolicyModule, method):
-            raise ValueError(
-                f"the policy {name!r} is a training.PolicyModule without {method}(): define distribution() and "
-                "value(), or inherit from torch.nn.Module and define forward()"
-            )
-    parameters = (2, head.parameters)
-    _check_outputs(module, case, name, (parameters,) if isinstance(algorithm, PQN) else (parameters, (2,)))
-
-
-def _check_outputs(
-    module: nn.Module, case: Case, name: str, expected_shapes: Shapes, part: str = "", *actions: torch.Tensor
-) -> torch.Tensor:
-    """Return a module's last output for two rows of zeros; a ValueError unless outputs learn and have these shapes."""
-    features = case.features
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ValueError(
-            f"{part}the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 "
-            f"module of {features} features that has some, or leave the module out"
-        )
-    modes = [(submodule, submodule.training) for submodule in module.modules()]
-    module.eval()
-    try:
-        with torch.enable_grad():
-            result = module(torch.zeros(2, features, device=case.device), *actions)
-    except (RuntimeError, ValueError) as error:
-        if isinstance(error, RuntimeError) and is_out_of_memory(error):
-            raise
-        raise ValueError(
-            f"{part}the policy {name!r} cannot take float32 observations of {features} features, [rows, {features}]: "
-            f"{error}"
-        ) from error
-    finally:
-        for submodule, mode in modes:
-            submodule.training = mode
-    outputs = (result,) if len(expected_shapes) == 1 else result
-    fits = isinstance(outputs, tuple) and all(isinstance(output, torch.Tensor) for output in outputs)
-    shapes = tuple(tuple(output.shape) for output in outputs) if fits else ()
-    if shapes != expected_shapes:
-        inputs = f"observations [2, {features}]{f' and actions {[*actions[0].shape]}' if actions else ''}"
-        expected = " and the values ".join(map(str, expected_shapes))
-        if len(expected_shapes) == 2:
-            expected = f"a tuple of the distribution's parameters {expected}"
-        elif not part:
-            expected = f"the Q values of choices {expected}"
-        raise ValueError(
-            f"{part}the policy {name!r} {'map' if actions else 'maps'} {inputs} to "
-            f"{' and '.join(map(str, shapes)) or type(result).__name__}; expected {expected}"
-        )
-    if not any(output.requires_grad for output in outputs):
-        raise ValueError(
-            f"the outputs of {part}the policy {name!r} depend on none of its learnable parameters: give a module whose "
-            "forward does not turn gradients off, as torch.no_grad() and detach() do"
-        )
-    last: torch.Tensor = outputs[-1]
-    return last
-
-
-def _check_shared(module: Any, values: torch.Tensor, name: str, device: str) -> None:
-    """Raise a ValueError unless some parameters are only in the actor, and the critics' values depend on all others."""
-    _, trained_by_actor = learning_parameters(module)
-    if not trained_by_actor:
-        raise ValueError(
-            f"the actor of the policy {name!r} shares all its parameters with the critics, and the critic loss trains "
-            "these: give the actor a separate layer"
-        )
-    actor_only, in_critics = {*trained_by_actor}, {*module.critics.parameters()}
-    named = [(key, p) for key, p in module.named_parameters() if p.requires_grad and p not in in_critics]
-    if device != "cpu":
-        warm_up_autograd(device)
-    gradients = torch.autograd.grad(values.sum(), [p for _, p in named], allow_unused=True)
-    for (key, parameter), gradient in zip(named, gradients, strict=True):
-        if parameter in actor_only and gradient is not None:
-            raise ValueError(
-                f"the critics of the policy {name!r} use its parameter {key}, which is registered only in the actor, "
-                "so that only the actor loss would train it: register its module in the critics, too"
-            )
-        if parameter not in actor_only and gradient is None:
-            raise ValueError(
-                f"the critics of the policy {name!r} do not use its parameter {key}, which the critic loss trains, as "
-                "it is not in the actor: if the actor uses it, register its module in the actor; otherwise call "
-                "requires_grad_(False) on it"
-            )

@@ -8,6 +8,7 @@ from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.algorithms import ALGORITHMS, SAC, Algorithm
 from gpu_envs.training.algorithms.base import PolicyGradient
+from gpu_envs.training.memory import Memory
 from gpu_envs.training.settings import Settings, setting, settings_of
 
 
@@ -29,6 +30,8 @@ class Network(Settings):
     """Layer normalisation before each hidden activation, with learnt gains and offsets."""
     shared_trunk: bool = setting(False, algorithms=_subclasses(PolicyGradient))
     """Whether actor and critic share the hidden layers."""
+    memory: Memory | str | None = setting(None, algorithms=_subclasses(PolicyGradient))
+    """Recurrent layer behind the hidden layers, such as gru:64 or lstm:64; None: the policy has no memory."""
     initial_std: float = setting(1.0, minimum=0.0068, maximum=7.38, algorithms=_subclasses(PolicyGradient, SAC))
     """Initial standard deviation of a continuous action, in units where the action bounds are -1 and 1."""
     normalise_observations: bool = setting(False)
@@ -37,6 +40,13 @@ class Network(Settings):
     """Precision of matrix products: float32, tf32 (CUDA only), or bf16, also of activations; not in CPU kernels."""
     fused: bool | None = setting(None, automatic=True, resume=True)
     """Whether fused kernels of this package compute the networks, in place of torch; None: wherever they can."""
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that the default policy with memory keeps for each row; 0 without memory."""
+        if not isinstance(self.memory, Memory):
+            return 0
+        return self.memory.states * self.memory.size * (1 if self.shared_trunk else 2)
 
 
 @final

@@ -16,7 +16,7 @@ from gpu_envs.registry.catalog import check_trusted
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.assembly import make_player, restore_networks
 from gpu_envs.training.engines.base import Networks
-from gpu_envs.training.networks import check_modules
+from gpu_envs.training.modules import check_modules
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.device import exclusive, explain_out_of_memory, torch_threads
 from gpu_envs.training.process.group import Group

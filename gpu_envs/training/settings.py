@@ -15,6 +15,7 @@ from typing import Any, Literal, final
 from gpu_envs.backend.several import PerRun
 from gpu_envs.documented import field_docs
 from gpu_envs.errors import did_you_mean
+from gpu_envs.training.memory import Memory
 from gpu_envs.training.schedule import Schedule
 
 MAX_COUNT = 2**31 - 1
@@ -38,7 +39,7 @@ class Setting:
     owner: type
     name: str
     kind: Any
-    """The type of its values, without None and keywords: int, float, Schedule, str, bool or a tuple of int or str."""
+    """The type of values, without None and keywords: int, float, Schedule, Memory, str, bool, a tuple of int or str."""
     default: Any
     optional: bool
     """Whether None is allowed."""
@@ -118,7 +119,7 @@ def settings_of(cls: type) -> Mapping[str, Setting]:
         settings[field.name] = Setting(
             owner=owner,
             name=field.name,
-            kind=Schedule if Schedule in kinds else kinds[0],  # a schedule may also be given as a number or text
+            kind=Schedule if Schedule in kinds else kinds[0],  # schedules and memories may also be given as text
             default=field.default,
             optional=types.NoneType in typing.get_args(hint),
             keywords=tuple(word for literal in literals for word in typing.get_args(literal)),
@@ -178,6 +179,13 @@ def _check_schedule(field: Setting, value: Any) -> Schedule:
     return schedule
 
 
+def _check_memory(field: Setting, value: Any) -> Memory:
+    try:
+        return Memory.of(value)
+    except ValueError as error:
+        raise ValueError(f"{field.name}: {error}, or None") from None
+
+
 def _check_str(field: Setting, value: Any) -> str:
     if field.choices and not (isinstance(value, str) and value in field.choices):
         hint = did_you_mean(str(value), field.choices)
@@ -228,6 +236,7 @@ _KINDS: Mapping[Any, tuple[Callable[[Setting, Any], Any], Callable[[str], Any], 
     int: (_check_int, _parse_int, "not an integer"),
     float: (_check_float, float, "not a number"),
     Schedule: (_check_schedule, Schedule.of, ""),
+    Memory: (_check_memory, Memory.of, ""),
     str: (_check_str, str, ""),
     bool: (_check_bool, lambda text: _BOOLS[text.lower()], "neither on nor off"),
     tuple[int, ...]: (

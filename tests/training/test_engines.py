@@ -17,7 +17,7 @@ from gpu_envs.training.algorithms.base import PolicyGradient  # noqa: E402
 from gpu_envs.training.engines import ENGINES, Case, choose, torch_engine  # noqa: E402
 from gpu_envs.training.engines.base import KernelEngine, Minibatch  # noqa: E402
 from gpu_envs.training.engines.ops import Samples  # noqa: E402
-from gpu_envs.training.networks import default_policy  # noqa: E402
+from gpu_envs.training.modules import default_policy  # noqa: E402
 from gpu_envs.training.process.group import Group  # noqa: E402
 from gpu_envs.training.settings import setting  # noqa: E402
 

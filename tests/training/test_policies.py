@@ -23,7 +23,7 @@ from gpu_envs.training import PPO, ActorCritic, Network, PolicyModule, RunDirect
 from gpu_envs.training.assembly import Player, make_player  # noqa: E402
 from gpu_envs.training.engines import Case  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
-from gpu_envs.training.networks import default_policy  # noqa: E402
+from gpu_envs.training.modules import default_policy  # noqa: E402
 from gpu_envs.training.record.checkpoint import load, save  # noqa: E402
 from gpu_envs.training.rollout.plan import PolicyRole, PolicyRows, RoleMembers, assign  # noqa: E402
 

@@ -37,8 +37,8 @@ from gpu_envs.training.engines.ops import Ops, Samples  # noqa: E402
 from gpu_envs.training.engines.optimiser import Adam  # noqa: E402
 from gpu_envs.training.engines.wide import WideNetworks, wide_network  # noqa: E402
 from gpu_envs.training.heads import Head  # noqa: E402
+from gpu_envs.training.modules import default_policy  # noqa: E402
 from gpu_envs.training.networks import Case as PolicyCase  # noqa: E402
-from gpu_envs.training.networks import default_policy  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)

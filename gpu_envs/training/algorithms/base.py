@@ -91,6 +91,9 @@ class PolicyGradient(OnPolicy, abc.ABC):
     normalise_advantages: bool = setting(True)
     """Whether the advantages of a rollout are normalised to mean 0 and standard deviation 1."""
 
+    sequence_length: int | None = setting(None, automatic=True, minimum=1, maximum=MAX_COUNT)
+    """Steps of backpropagation through time of a policy with memory, a divisor of the horizon; None: the horizon."""
+
     @property
     def clip_range(self) -> float | None:
         """Distance of the probability ratio from 1 beyond which a sample counts as clipped; None: no clipping."""

@@ -15,9 +15,10 @@ from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.networks import Case, Perceptron, PerceptronActorCritic, QNetwork, SharedPerceptron
 from gpu_envs.training.observations import Rows, Scale
 from gpu_envs.training.process.group import Group
+from gpu_envs.training.recurrent import Recurrence, RecurrentPolicy
 from gpu_envs.training.settings import Settings
 
-DEFAULT_MODULES = (Perceptron, SharedPerceptron, QNetwork, PerceptronActorCritic)
+DEFAULT_MODULES = (Perceptron, SharedPerceptron, RecurrentPolicy, QNetwork, PerceptronActorCritic)
 """The modules that are built from settings."""
 
 TOTALS = len(SUMS)
@@ -68,6 +69,8 @@ class ActRequest:
     """As in ``ValueRequest``, for networks with ``notes_largest``."""
     alive: Tensor | None = None
     """As in ``ValueRequest``."""
+    recurrence: Recurrence | None = None
+    """Of a module with memory, whose ``state`` receives the state after the step; None: it has none."""
 
     @property
     def members(self) -> dict[str, MemberValue]:
@@ -81,6 +84,8 @@ class ActRequest:
         """Returns a request for a slice of the rows, whose first one has the number ``first_row``."""
         by_row = ("observations", "actions", "log_probs", "values", "acted", "action_mask", "alive")
         slices: dict[str, Any] = {n: t if (t := getattr(self, n)) is None else t[rows] for n in by_row}
+        if self.recurrence is not None:
+            slices["recurrence"] = Recurrence(self.recurrence.state[rows], self.recurrence.starts[rows])
         return dataclasses.replace(self, first_row=first_row, **slices)
 
 
@@ -101,6 +106,8 @@ class ValueRequest:
     """Whether the agent of each row is active; None: all are."""
     action_mask: Tensor | None = None
     """As in ``ActRequest``; only without ``indices``."""
+    recurrence: Recurrence | None = None
+    """Of a module with memory, a row for each value; ``state`` stays as it is. None: the module has no memory."""
 
     @property
     def members(self) -> dict[str, MemberValue]:
@@ -129,6 +136,8 @@ class Minibatch:
     """The algorithm with the loss."""
     scalars: Tensor
     """``[4]`` on the device: mean and inverse standard deviation of advantages, entropy weight, clip range."""
+    recurrence: Recurrence | None = None
+    """Of a module with memory: the minibatch has equally long sequences, the first steps of all before the second."""
 
     @property
     def count(self) -> int:
@@ -146,8 +155,17 @@ class Minibatch:
         loss = loss_members(self.samples, self.indices, self.algorithm)
         return {"observations": observations, **loss, "scalars": self.scalars}
 
+    @property
+    def sequence_length(self) -> int:
+        """The number of samples in a sequence; 1 without memory."""
+        return 1 if self.recurrence is None else self.count // len(self.recurrence.state)
+
     def sliced(self, piece: slice) -> "Minibatch":
-        """Returns a minibatch of a slice of the samples; of split rows, the slice must have complete groups."""
+        """Returns a minibatch of a slice of the sequences; of split rows, the slice must have complete groups."""
+        if self.recurrence is not None and self.indices is not None:
+            state, starts = self.recurrence
+            indices, starts = (t.view(-1, len(state))[:, piece].flatten() for t in (self.indices, starts))
+            return dataclasses.replace(self, indices=indices, recurrence=Recurrence(state[piece], starts))
         if self.indices is not None:
             return dataclasses.replace(self, indices=self.indices[piece])
         parts: dict[str, Any] = {n: t if t is None else t[piece] for n, t in vars(self.samples).items()}
@@ -164,6 +182,9 @@ def rows_tensor(observations: Rows) -> Tensor:
 
 class Networks(ABC):
     """A policy's module on its device, which acts."""
+
+    state_size: int = 0
+    """Numbers that a module with memory keeps for each row; 0: it has no memory."""
 
     epsilon: Tensor | None = None
     """Probability of a random choice for each element of an action, ``[1]``; None: the policy is a distribution."""

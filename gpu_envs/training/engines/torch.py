@@ -42,6 +42,7 @@ from gpu_envs.training.observations import (
 from gpu_envs.training.process.copies import over_copies
 from gpu_envs.training.process.device import warm_up_autograd
 from gpu_envs.training.process.group import Group
+from gpu_envs.training.recurrent import Recurrence, RecurrentModule
 
 FORBIDDEN = -1e9
 """The logit of a masked choice: its probability is zero, its log-probability finite."""
@@ -124,11 +125,11 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         self._loss_in_torch = bool(loss_fallback_reason(case.algorithm))
 
     @abstractmethod
-    def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
+    def _values_of(self, observations: Any, action_mask: Tensor | None, recurrence: Recurrence | None) -> Tensor:
         """Returns the values, ``[rows]``, from the module's input."""
 
     @abstractmethod
-    def _outputs_of(self, observations: Any) -> Outputs:
+    def _outputs_of(self, observations: Any, recurrence: Recurrence | None) -> Outputs:
         """The module's outputs that enter the loss."""
 
     @abstractmethod
@@ -150,18 +151,22 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
             for first in range(0, observations.shape[0], size):
                 piece = slice(first, first + size)
                 mask = None if request.action_mask is None else request.action_mask[piece]
-                request.values[piece].copy_(self._values_of(self._scaled(observations[piece]), mask))
+                recurrence = request.recurrence and Recurrence(*(tensor[piece] for tensor in request.recurrence))
+                request.values[piece].copy_(self._values_of(self._scaled(observations[piece]), mask, recurrence))
 
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         assert self.optimiser is not None
         gradients: Outputs = ()
-        count = minibatch.count
-        size = self._chunk(count, minibatch.observations)
+        length = minibatch.sequence_length
+        count = minibatch.count // length
+        size = -(-self._chunk(count * length, minibatch.observations) // length)
         for first in range(0, count, size):
             piece = minibatch if size >= count else minibatch.sliced(slice(first, first + size))
             observations = chosen_observations(piece)
             with self._computing(learning=True, grad=True):
-                outputs = tuple(output.float() for output in self._outputs_of(self._scaled(observations)))
+                outputs = tuple(
+                    output.float() for output in self._outputs_of(self._scaled(observations), piece.recurrence)
+                )
             sums = outputs[0].new_empty((TOTALS, outputs[0].shape[0]))
             run = self._differentiate_loss if self._loss_in_torch else self._run_loss_kernel
             grad_outputs = run(tuple(map(plain, outputs)), piece, sums)
@@ -175,7 +180,8 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
                 totals.add_(sums.sum(1))
                 gradients = tuple(map(torch.add, gradients, grads))
         named = zip(self._parameters, gradients, strict=True)
-        self.optimiser.gather([drop_outward_gradient(self.module, parameter, grad) for parameter, grad in named])
+        drop = drop_outward_gradient if self._default else lambda _module, _parameter, grad: grad
+        self.optimiser.gather([drop(self.module, parameter, grad) for parameter, grad in named])
 
     def _differentiate_loss(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
         """Returns the summed loss's gradients with respect to the outputs, by autograd; writes ``SUMS`` per sample."""
@@ -206,6 +212,8 @@ class TorchPolicy(TorchPolicyNetworks):
         super().__init__(case, module, scale, optimiser)
         assert isinstance(case.algorithm, PolicyGradient)
         self._algorithm: PolicyGradient = case.algorithm
+        if isinstance(module, RecurrentModule):
+            self.state_size = module.initial_state(1).shape[1]
         if optimiser is not None:
             self._ops.begin("sample", "loss")
 
@@ -215,19 +223,28 @@ class TorchPolicy(TorchPolicyNetworks):
             if isinstance(self.module, PolicyModule) and request.values is None:
                 parameters = self.module.distribution(self._scaled(request.observations))
             else:
-                parameters, values = self.module(self._scaled(request.observations))
+                parameters, values, *state = self._run(self._scaled(request.observations), request.recurrence)
                 if request.values is not None:
                     request.values.copy_(values)
+                if request.recurrence is not None:
+                    request.recurrence.state.copy_(state[0])
         self._sample(parameters, request)
 
-    def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
+    def _run(self, observations: Any, recurrence: Recurrence | None) -> Outputs:
+        """Returns the distributions' parameters, the values and, with memory, the state, from the module's input."""
+        if isinstance(self.module, RecurrentModule):
+            assert recurrence is not None
+            return recurrence.run(self.module, observations)
+        return tuple(self.module(observations))
+
+    def _values_of(self, observations: Any, action_mask: Tensor | None, recurrence: Recurrence | None) -> Tensor:
         del action_mask  # values do not depend on it
         if isinstance(self.module, PolicyModule):
             return self.module.value(observations)
-        return self._outputs_of(observations)[1]
+        return self._run(observations, recurrence)[1]
 
-    def _outputs_of(self, observations: Any) -> Outputs:
-        return tuple(self.module(observations))
+    def _outputs_of(self, observations: Any, recurrence: Recurrence | None) -> Outputs:
+        return self._run(observations, recurrence)[:2]
 
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:
         parameters, values = outputs
@@ -281,10 +298,12 @@ class TorchQValues(TorchPolicyNetworks):
         q_values: Tensor = self.module(observations)
         return q_values
 
-    def _values_of(self, observations: Any, action_mask: Tensor | None) -> Tensor:
+    def _values_of(self, observations: Any, action_mask: Tensor | None, recurrence: Recurrence | None) -> Tensor:
+        del recurrence
         return self._ops.greedy_values(plain(self._q_values(observations)), action_mask)
 
-    def _outputs_of(self, observations: Any) -> Outputs:
+    def _outputs_of(self, observations: Any, recurrence: Recurrence | None) -> Outputs:
+        del recurrence
         return (self._q_values(observations),)
 
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:

@@ -105,6 +105,8 @@ def load_run(path: Path) -> dict[str, Any]:
             part["buffers"] = {}
         if isinstance(part.get("environment"), dict):
             part["environment"].setdefault("drawn", {})
+        part.setdefault("starts", {})
+        part.setdefault("recurrent_states", {})
     expected = {name: RUN[name] for name in state} if path.suffix == WEIGHTS else RUN
     missing = [name for name, example in expected.items() if name not in state and not isinstance(example, Nullable)]
     if missing:
@@ -127,7 +129,7 @@ _SHORT.maxtuple = _SHORT.maxlist = 20
 
 _PER_PROCESS = (
     *("environment", "observations", "shared_observations", "alive", "action_masks", "begun_midway", "random"),
-    "buffers",
+    *("starts", "recurrent_states", "buffers"),
 )
 """Keys whose values differ between processes; discounted returns and replay buffers of learners differ, too."""
 

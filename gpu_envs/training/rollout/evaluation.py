@@ -112,7 +112,8 @@ class Acting:
         tensors = self._tensors
         with torch_threads(self._device, self._threads):
             rows, masks = tensors.observations(observations), tensors.action_masks()
-            actions = self._players.act(self._turn, rows, masks, greedy=self._greedy)
+            starts = tensors.starts() if self._players.have_memory else {}
+            actions = self._players.act(self._turn, rows, masks, starts, greedy=self._greedy)
             self._turn += 1
             return tensors.env_actions(actions)
 
@@ -152,13 +153,15 @@ def play(
     evaluated = dataclasses.replace(config, num_envs=count, horizon=1)
     with explain_out_of_memory(evaluated, device), random:
         horizon_env = HorizonEnv(Plan(with_replicas(config, count), device, count, spec), 1)
-        horizon_env.reset(derived_seed(seed, "evaluation"))
         players = Players(policies, count, seed)
+        if players.have_memory:
+            horizon_env.track_starts()
+        horizon_env.reset(derived_seed(seed, "evaluation"))
 
         def step(turn: int) -> tuple[torch.Tensor, Results]:
             horizon_env.carry_over()
-            observations, masks = horizon_env.observations(0), horizon_env.action_masks(0)
-            horizon_env.step(0, players.act(turn, observations, masks, greedy=greedy))
+            inputs = horizon_env.observations(0), horizon_env.action_masks(0), horizon_env.starts(0)
+            horizon_env.step(0, players.act(turn, *inputs, greedy=greedy))
             metrics = () if horizon_env.episode_metrics is None else horizon_env.episode_metrics[0].T
             return horizon_env.ended[0], Results(
                 {name: storage.row("episode_return", 0) for name, storage in horizon_env.storage.items()},
@@ -171,7 +174,11 @@ def play(
 
 @final
 class Players:
-    """The players of all agents of an environment."""
+    """The players of all agents of an environment.
+
+    Attributes:
+        have_memory: Whether some of them have memory, so that they need ``starts``.
+    """
 
     def __init__(self, policies: TrainedPolicies, num_envs: int, seed: int) -> None:
         """Make players for ``num_envs`` replicas, with a seed for sampled actions."""
@@ -181,14 +188,22 @@ class Players:
             for name, parts in policies.parts.items()
         ]
         self._actions = shared_actions(policies.parts.values(), num_envs, self._device)
+        self.have_memory = any(player.recurrent_state is not None for player in self._players)
 
     def act(
-        self, turn: int, observations: Mapping[str, Rows], masks: Mapping[str, torch.Tensor], *, greedy: bool
+        self,
+        turn: int,
+        observations: Mapping[str, Rows],
+        masks: Mapping[str, torch.Tensor],
+        starts: Mapping[str, torch.Tensor],
+        *,
+        greedy: bool,
     ) -> Mapping[str, torch.Tensor]:
         """Return the actions of all agents by role, ``[num_envs, agents, width]``, which the next call overwrites."""
         with autocast_disabled(self._device):
             for player in self._players:
-                player.policy_rows.put_actions(player.act(turn, observations, masks, greedy=greedy), self._actions)
+                actions = player.act(turn, observations, masks, starts, greedy=greedy)
+                player.policy_rows.put_actions(actions, self._actions)
         return self._actions
 
 

@@ -57,6 +57,11 @@ class RoleTensors:
                 rows[role.name] = SplitRows.of(flat, role.split)
         return rows
 
+    def starts(self) -> dict[str, torch.Tensor]:
+        """Return whether the last observations are the first of their episodes, by role, ``[num_envs, agents]``."""
+        first = (self.by_role.env.elapsed == 0).unsqueeze(1)
+        return {role.name: first.expand(-1, role.agents) for role in self.roles}
+
     def action_masks(self) -> dict[str, torch.Tensor]:
         """Return the current action masks by role; empty if the environment has none."""
         masks = self.by_role.action_masks
@@ -106,6 +111,21 @@ class RoleStorage:
         self.action_mask = zeros(horizon + 1, n, a, role.head.parameters, dtype=torch.int8) if role.masked else None
         self.episode_return = zeros(horizon, n, a)
         self.episode_length = zeros(horizon, n, a, dtype=torch.int32)
+        self.starts: torch.Tensor | None = None
+
+    def track_starts(self) -> None:
+        """Record before which steps policies with memory start anew: a new episode, or an agent that was inactive."""
+        if self.starts is None:
+            steps, n, a, _ = self.observations.shape
+            self.starts = torch.ones(steps, n, a, dtype=torch.bool, device=self.observations.device)
+
+    def note_starts(self, t: int) -> None:
+        """Write the starts after step ``t``, if they are recorded."""
+        if self.starts is None:
+            return
+        torch.gt(self.episode_length[t], 0, out=self.starts[t + 1])
+        if self.alive is not None:
+            self.starts[t + 1].logical_or_(self.alive[t].logical_and(self.alive[t + 1]).logical_not())
 
     def row(self, name: str, t: int) -> torch.Tensor | None:
         """Return the array into which the environment writes in step ``t``, in the environment's shape, or None."""
@@ -156,6 +176,8 @@ class RoleStorage:
             assert self.shared_observations is not None
             self.shared_observations[-1].copy_(rows.shared)
         self.observations[-1].copy_(rows.individual if isinstance(rows, SplitRows) else rows)
+        if self.starts is not None:
+            self.starts[-1].fill_(True)
 
     def flatten(self, t: int, observations: Any, final_obs: Any) -> None:
         """Store flat observations of step ``t`` in row t + 1, final ones in row t, where the environment could not."""
@@ -188,6 +210,7 @@ _BEFORE_STEP = {
     "shared_observations": "shared_observations",
     "alive": "alive",
     "action_masks": "action_mask",
+    "starts": "starts",
 }
 """Attributes of ``RoleStorage`` whose row ``t`` is an input of step ``t``, by their keys in checkpoints."""
 
@@ -334,6 +357,16 @@ class HorizonEnv:
             storage.stack(t)
             if storage.alive is not None:
                 storage.alive[t + 1].copy_(infos["alive"][name])
+            storage.note_starts(t)
+
+    def track_starts(self) -> None:
+        """Record starts for policies with memory, from now on; the next step is one."""
+        for storage in self.storage.values():
+            storage.track_starts()
+
+    def starts(self, t: int) -> dict[str, torch.Tensor]:
+        """Return whether step ``t`` is a start, by role, ``[num_envs, agents]``; empty if starts are not recorded."""
+        return {name: s.starts[t] for name, s in self.storage.items() if s.starts is not None}
 
     def observations(self, t: int) -> dict[str, Rows]:
         """Return the observations before step ``t`` by role, ``[num_envs, agents, features]``."""

@@ -1,0 +1,61 @@
+"""The states of a policy with memory during a rollout, and the sequences from which it learns."""
+
+from collections.abc import Mapping
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from gpu_envs.training.recurrent import Recurrence
+
+
+@final
+class Sequences:
+    """Divides a horizon of each row into sequences, numbered row by row: first the rows' first sequences.
+
+    Attributes:
+        length: Steps of a sequence.
+        count: Number of sequences.
+        state: The states now, ``[rows, numbers]``.
+    """
+
+    def __init__(self, arrays: Mapping[str, Tensor], length: int) -> None:
+        """Use arrays of ``sample_arrays``."""
+        self.length: Final = length
+        self.state: Final = arrays["recurrent_state"]
+        self._final: Final = arrays["final_states"]
+        self._before: Final = arrays["sequence_states"]
+        rows, device = len(self.state), self.state.device
+        self.count: Final = len(self._before) * rows
+        self._steps: Final = torch.arange(length, dtype=torch.int32, device=device).unsqueeze(1) * rows
+        self._no_starts: Final = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.all: Final = torch.arange(self.count, dtype=torch.int32, device=device)
+
+    def begin_step(self, t: int, starts: Tensor) -> Recurrence:
+        """Return the states before step ``t``, and keep them if it is the first of a sequence; ``starts``: [rows]."""
+        if t % self.length == 0:
+            self._before[t // self.length].copy_(self.state)
+        return Recurrence(self.state, starts)
+
+    def keep_final(self, truncated: Tensor) -> Recurrence:
+        """Keep the states of the rows whose episodes were truncated in the last step; return the last ones kept."""
+        self._final.copy_(torch.where(truncated.unsqueeze(1), self.state, self._final))
+        return self.final
+
+    @property
+    def final(self) -> Recurrence:
+        """The states with which the final observation of each row's last truncated episode is valued."""
+        return Recurrence(self._final, self._no_starts)
+
+    def minibatch(self, numbers: Tensor, starts: Tensor) -> tuple[Tensor, Recurrence]:
+        """Return the indices of samples of sequences, their first steps before their second ones, and the states.
+
+        Args:
+            numbers: int32, numbers of sequences.
+            starts: bool ``[horizon * rows]``: whether each sample is the first of its episode.
+        """
+        rows = len(self.state)
+        first = numbers + numbers // rows * ((self.length - 1) * rows)
+        indices = (first + self._steps).flatten()
+        states = self._before.flatten(0, 1).index_select(0, numbers)
+        return indices, Recurrence(states, starts.index_select(0, indices))
