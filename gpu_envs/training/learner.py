@@ -186,7 +186,7 @@ def sample_arrays(
     ``moments`` of each row's advantages and returns; ``places``, the index of each row's final observation if its
     episode was truncated, and ``last_values``, the values of these observations; ``acted``, the environment's actions
     (Box only); the sums of discounted returns (with reward normalisation only); ``indices``, the permutation of the
-    samples, or of the sequences of a policy with memory (with minibatches only). With memory also the states now, at
+    samples (with minibatches only), or of the sequences of a policy with memory. With memory also the states now, at
     the start of each sequence, and after the last truncated episode of each row.
     """
     zeros, box = functools.partial(torch.zeros, device=device), head.kind == "box"
@@ -210,7 +210,7 @@ def sample_arrays(
         steps //= sequence_length(algorithm, horizon)
         arrays["recurrent_state"], arrays["final_states"] = (zeros(rows, state_size) for _ in range(2))
         arrays["sequence_states"] = zeros(steps, rows, state_size)
-    if epochs * minibatches > 1:
+    if epochs * minibatches > 1 or state_size:
         arrays["indices"] = zeros(steps * rows, dtype=torch.int32)
     return arrays
 
@@ -231,7 +231,8 @@ class OnPolicyLearner(Learner):
             ``[horizon, rows]``.
         values: Values of the observations before each step and after the last, ``[horizon + 1, rows]``.
         samples: Flat training data of the update: observations, and ``Samples``, one row per agent and step.
-        indices: The permutation of the samples in the current epoch; None: the order of the horizon.
+        indices: The permutation of the samples in the current epoch, or of the sequences; None: the order of the
+            horizon.
         minibatch_bounds: Indices at which minibatches start and end.
         scalars: Mean and inverse standard deviation of advantages, entropy weight and clip range, on the device.
         reward_scale: Normalisation of rewards; None: no normalisation.
@@ -272,8 +273,10 @@ class OnPolicyLearner(Learner):
                 f"minibatches is {minibatches}, but a horizon of the policy {policy_rows.name!r} has {samples} "
                 f"{unit}{of_agents}: give {samples} or fewer"
             )
-        shuffled = self.indices is not None
+        shuffled = math.prod(algorithm.passes) > 1
         self.permutation = Permutation(samples, device, case.threads, group_size=size) if shuffled else None
+        if self.indices is not None and not shuffled:
+            self.indices.copy_(torch.arange(len(self.indices)))
         # the sizes of minibatches differ by at most one group
         self.minibatch_bounds = [number * samples // minibatches * size for number in range(minibatches + 1)]
         gradient = algorithm if isinstance(algorithm, PolicyGradient) else None
@@ -368,7 +371,7 @@ class OnPolicyLearner(Learner):
         )
         self.samples = observations[:horizon].flatten(0, 1), flat
         if self.sequences is not None:
-            self._sample_starts = self._flags(storage, "starts", slice(horizon))
+            self.sequences.starts = self._flags(storage, "starts", slice(horizon))
 
     def _keep_final_states(self, t: int, storage: Mapping[str, RoleStorage]) -> None:
         """Keep the states of a policy with memory after step ``t``, or the values with them, for ``_bootstrap``."""
@@ -431,9 +434,8 @@ class OnPolicyLearner(Learner):
                 self.permutation.write(self.indices, self.streams["minibatches"], epoch)
             for index in indices:
                 minibatch = Minibatch(observations, batch, index, self.algorithm, self.scalars)
-                if self.sequences is not None:
-                    numbers = self.sequences.all if index is None else index
-                    minibatch.indices, minibatch.recurrence = self.sequences.minibatch(numbers, self._sample_starts)
+                if self.sequences is not None and index is not None:
+                    minibatch.indices, minibatch.recurrence = self.sequences.minibatch(index)
                 self.step(minibatch)
         self._end_update(observations, batch.alive)
 

@@ -128,6 +128,23 @@ def _check_recurrent(module: RecurrentModule, case: Case, name: str) -> None:
     _check_outputs(module, case, name, shapes, "", state, starts)
 
 
+def check_sequence_length(module: nn.Module, case: Case, horizon: int, name: str) -> None:
+    """Raise a ValueError if a policy's ``sequence_length`` has no effect, or does not divide the horizon."""
+    length = case.algorithm.sequence_length if isinstance(case.algorithm, PolicyGradient) else None
+    if length is None:
+        return
+    if not isinstance(module, RecurrentModule):
+        raise ValueError(
+            f"sequence_length is {length}, but the policy {name!r} has no memory: leave it out, or give a memory, such "
+            "as gru:64"
+        )
+    if horizon % length:
+        raise ValueError(
+            f"sequence_length is {length}, but horizon is {horizon}: give a horizon that is a multiple of {length}, or "
+            f"a sequence_length that divides {horizon}"
+        )
+
+
 def _check_outputs(
     module: nn.Module, case: Case, name: str, expected_shapes: Shapes, part: str = "", *inputs: torch.Tensor
 ) -> torch.Tensor:

@@ -17,7 +17,6 @@ from gpu_envs.registry.catalog import portable_name
 from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.distributions import stored
 from gpu_envs.training.algorithms import ALGORITHMS, PPO, Algorithm, OffPolicy
-from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.memory import Memory
 from gpu_envs.training.policy import Network, Policy, check_algorithm_and_network, check_supported, settings_for
 from gpu_envs.training.schedule import Schedule
@@ -132,7 +131,6 @@ class Run(Settings):
             if value != getattr(Network, name):
                 check_supported(self.algorithm.name, name)
         self._check_buffer()
-        self._check_sequences()
         for name in self.policy_overrides:
             try:
                 self.for_policy(name)
@@ -158,15 +156,6 @@ class Run(Settings):
             raise ValueError(
                 f"buffer_size is {algorithm.buffer_size}, horizon is {self.horizon} and n_step is {algorithm.n_step}: "
                 "give a buffer_size above both, since one slot of the buffer is always free"
-            )
-
-    def _check_sequences(self) -> None:
-        """Raise a ValueError if a horizon does not consist of full sequences."""
-        length = self.algorithm.sequence_length if isinstance(self.algorithm, PolicyGradient) else None
-        if length is not None and self.horizon % length:
-            raise ValueError(
-                f"sequence_length is {length}, but horizon is {self.horizon}: give a horizon that is a multiple of "
-                f"{length}, or a sequence_length that divides {self.horizon}"
             )
 
     @property

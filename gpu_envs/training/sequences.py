@@ -17,7 +17,10 @@ class Sequences:
         length: Steps of a sequence.
         count: Number of sequences.
         state: The states now, ``[rows, numbers]``.
+        starts: bool ``[horizon * rows]``: whether each sample is the first of its episode; set after a rollout.
     """
+
+    starts: Tensor
 
     def __init__(self, arrays: Mapping[str, Tensor], length: int) -> None:
         """Use arrays of ``sample_arrays``."""
@@ -28,8 +31,6 @@ class Sequences:
         rows, device = len(self.state), self.state.device
         self.count: Final = len(self._before) * rows
         self._steps: Final = torch.arange(length, dtype=torch.int32, device=device).unsqueeze(1) * rows
-        self._no_starts: Final = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.all: Final = torch.arange(self.count, dtype=torch.int32, device=device)
 
     def begin_step(self, t: int, starts: Tensor) -> Recurrence:
         """Return the states before step ``t``, and keep them if it is the first of a sequence; ``starts``: [rows]."""
@@ -45,17 +46,15 @@ class Sequences:
     @property
     def final(self) -> Recurrence:
         """The states with which the final observation of each row's last truncated episode is valued."""
-        return Recurrence(self._final, self._no_starts)
+        return Recurrence(self._final, torch.zeros_like(self._final[:, 0], dtype=torch.bool))
 
-    def minibatch(self, numbers: Tensor, starts: Tensor) -> tuple[Tensor, Recurrence]:
+    def minibatch(self, numbers: Tensor) -> tuple[Tensor, Recurrence]:
         """Return the indices of samples of sequences, their first steps before their second ones, and the states.
 
-        Args:
-            numbers: int32, numbers of sequences.
-            starts: bool ``[horizon * rows]``: whether each sample is the first of its episode.
+        ``numbers`` are the numbers of the sequences, int32.
         """
         rows = len(self.state)
         first = numbers + numbers // rows * ((self.length - 1) * rows)
         indices = (first + self._steps).flatten()
         states = self._before.flatten(0, 1).index_select(0, numbers)
-        return indices, Recurrence(states, starts.index_select(0, indices))
+        return indices, Recurrence(states, self.starts.index_select(0, indices))

@@ -66,6 +66,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "exploration": "ou",
         "normalise_observations": True,
     },
+    "memory": {"memory": "gru:6", "minibatches": 1, "sequence_length": 4},
     "stopped early": {"epochs": 4, "target_kl": 1e-4, "minibatches": 1},
 }
 SAME_BATCH = [name for name, run in RUNS.items() if run.get("algorithm") == "a2c" or run.get("minibatches") == 1]

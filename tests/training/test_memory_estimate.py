@@ -54,6 +54,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "exploration": "ou",
         "normalise_observations": True,
     },
+    "memory": {"memory": "gru:6", "sequence_length": 4},
+    "memory of a team": {"env": FIELD, "memory": "lstm:6", "shared_trunk": True, "algorithm": "a2c"},
     "action masks": {"env": "PicturedCorridor-v0"},
     "a team's action masks": {"env": "MaskedTeam-v0"},
 }

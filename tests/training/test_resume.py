@@ -58,6 +58,8 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         "normalise_observations": True,
     },
     "bf16": {"precision": "bf16", "shared_trunk": True},
+    "memory": {"memory": "gru:6", "sequence_length": 4, "stagger": True, "normalise_observations": True},
+    "memory of a team": {"env": FIELD, "params": FIELD_PARAMS, "memory": "lstm:6", "shared_trunk": True},
     "a2c": {"algorithm": "a2c", "num_envs": 5},
 }
 

@@ -11,6 +11,7 @@ import torch
 from gpu_envs.errors import CheckpointError
 from gpu_envs.training.process.group import Group, comparable
 from gpu_envs.training.record.checkpoint import WEIGHTS, Checkpoints, explain_damage, iteration_of, load, read_buffer
+from gpu_envs.training.run import SETTINGS
 
 _LONGEST = 10**15 + 1
 
@@ -89,6 +90,8 @@ RUN: Final[Mapping[str, Any]] = {
     "callbacks": Nullable(dict),
     "held": Nullable([(int, {str: {str: float}}, float, float, {str: [float]}, {str: float}, int)]),
     "environment": dict,
+    "starts": _TENSORS,
+    "recurrent_states": _TENSORS,
     "random": {"cpu": torch.Tensor},
     "threads": range(1, 2**16),
     "buffers": Nullable({str: {str: int}}),
@@ -216,6 +219,9 @@ def state_of_process(
     ``same_processes``), discounted returns are zero and replay buffers missing, for new episodes.
     """
     here, there = ({**state["describes"], "gpus": None} for state in (expected, saved))
+    # settings that did not exist when the checkpoint was written had their defaults
+    settings = {name: SETTINGS.get(name.partition(": ")[2]) for name in here.keys() - there.keys()}
+    there |= {name: setting.default for name, setting in settings.items() if setting is not None}
     if there.get("format") != here["format"]:  # format 1 described fewer settings
         here, there = ({name: facts[name] for name in here.keys() & there.keys()} for facts in (here, there))
     check_fits(here, there)

@@ -1,0 +1,471 @@
+"""Policies with memory: acting, values and gradients against torch's cells in float64, unrolled step by step."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import assert_same_bits, numpy_of, restored_registry
+from sharing import sharing
+from trainers import FIELD, GRID, MODULE_SETTINGS, last_checkpoint, small_run, without_times
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+import gpu_envs  # noqa: E402
+from gpu_envs.cli import OK, main  # noqa: E402
+from gpu_envs.replays import record  # noqa: E402
+from gpu_envs.training import (  # noqa: E402
+    GRU,
+    LSTM,
+    Network,
+    RecurrentModule,
+    Trainer,
+    evaluate,
+    load_policies,
+    resume,
+    train,
+)
+from gpu_envs.training.engines.base import Minibatch  # noqa: E402
+from gpu_envs.training.engines.torch import _log_probs_and_entropies  # noqa: E402
+from gpu_envs.training.observations import join_rows  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread", "masked_environments")
+
+RUNS: Mapping[str, Mapping[str, Any]] = {
+    "discrete": {"params": {"max_episode_steps": 18}},
+    "lstm": {"params": {"max_episode_steps": 18}, "memory": "lstm:6", "shared_trunk": True},
+    "sequences": {"params": {"max_episode_steps": 18}, "sequence_length": 4, "normalise_observations": True},
+    "episodes shorter than the horizon": {"params": {"max_episode_steps": 5}, "shared_trunk": True},
+    "no time limit": {"env": "CartPole-v1", "params": {"max_episode_steps": None}},
+    "frames": {"params": {"max_episode_steps": 18}, "frame_stack": 3},
+    "box": {"env": "Pendulum-v1", "stagger": True, "memory": "lstm:6"},
+    "a2c": {"env": "Pendulum-v1", "params": {"max_episode_steps": 18}, "algorithm": "a2c", "sequence_length": 8},
+    "masks": {"env": "MaskedCorridor-v0", "sequence_length": 8},
+    "agents that leave": {"env": FIELD, "shared_trunk": True, "sequence_length": 8},
+    "masked team": {"env": "MaskedTeam-v0", "policies": {"walker_1": "hiker"}, "memory": "lstm:6"},
+    "shared observations": {"env": "Sharing-v0", "num_envs": 5, "sequence_length": 8, "normalise_observations": True},
+    "a policy for two roles": {
+        "env": GRID,
+        "params": {"episode_length": 18},
+        "policies": {"tagger": "one", "runner": "one"},
+    },
+}
+"""Settings of small runs with memory."""
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    with restored_registry():
+        gpu_envs.register(sharing())
+        yield
+
+
+def memory_run(device: str, **settings: Any) -> Any:
+    return small_run(device, **{"memory": "gru:6", "hidden": (8,), **settings})
+
+
+class Oracle:
+    """A policy in float64, whose states are computed step by step by torch's cells."""
+
+    def __init__(self, learner: Any) -> None:
+        self.module, self.scale, self.head = learner.module, learner.scale, learner.policy_rows.head
+        self.trunks = [trunk for trunk in (self.module.actor, self.module.critic) if trunk is not None]
+        self.states = [self.initial(trunk, learner.policy_rows.rows) for trunk in self.trunks]
+
+    @staticmethod
+    def initial(trunk: Any, rows: int) -> Any:
+        zeros = [torch.zeros(rows, trunk.cell.hidden_size).double() for _ in range(2)]
+        return tuple(zeros) if isinstance(trunk.cell, nn.LSTMCell) else zeros[0]
+
+    def normalisation(self) -> Any:
+        """Copies of the mean and the inverse standard deviation of observations; None: they are not normalised."""
+        scale = self.scale
+        return None if scale is None else (scale.mean.cpu().clone(), scale.inverse.cpu().double())
+
+    def weights(self) -> Iterator[Tensor]:
+        """The parameters in float64, on the CPU, with gradients."""
+        for parameter in self.module.parameters():
+            yield parameter.detach().cpu().double().requires_grad_()
+
+    def step(self, weights: Mapping[str, Tensor], rows: Tensor, states: list[Any]) -> tuple[Tensor, Tensor, list[Any]]:
+        """Return outputs, values and states after a step."""
+        outputs, after = [], []
+        for name, trunk, state in zip(("actor", "critic"), self.trunks, states, strict=False):
+            layer = next(key for key in weights if key.startswith(f"{name}.hidden")).removesuffix(".weight")
+            rows = nn.functional.pad(rows, (0, weights[f"{layer}.weight"].shape[1] - rows.shape[1]))
+            hidden = torch.tanh(rows @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"])
+            cell = type(trunk.cell)(trunk.cell.input_size, trunk.cell.hidden_size).double()
+            named = {key: weights[f"{name}.cell.{key}"] for key, _ in cell.named_parameters()}
+            state = torch.func.functional_call(cell, named, (hidden, state))
+            after.append(state)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        means = outputs[0] @ weights["actor_head.0.weight"].T + weights["actor_head.0.bias"]
+        values = outputs[-1] @ weights["critic_head.0.weight"].T + weights["critic_head.0.bias"]
+        if "log_std" in weights:
+            means = torch.cat((means, weights["log_std"].expand(len(means), -1)), 1)
+        return means, values[:, 0], after
+
+    def named(self) -> dict[str, Tensor]:
+        return dict(zip((name for name, _ in self.module.named_parameters()), self.weights(), strict=True))
+
+
+def started(states: list[Any], starts: Tensor) -> list[Any]:
+    """Return states that are zero where an episode starts."""
+
+    def zeroed(state: Any) -> Any:
+        if isinstance(state, tuple):
+            return tuple(map(zeroed, state))
+        return torch.where(starts.unsqueeze(1), 0.0, state)
+
+    return [zeroed(state) for state in states]
+
+
+def kept(states: list[Any], before: list[Any], where: Tensor) -> list[Any]:
+    """Return ``states`` where a mask is set, and the states before elsewhere."""
+
+    def joined(state: Any, old: Any) -> Any:
+        if isinstance(state, tuple):
+            return tuple(map(joined, state, old))
+        return torch.where(where.unsqueeze(1), state, old)
+
+    return list(map(joined, states, before))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_acting_values_and_gradients_are_those_of_unrolled_cells(device: str, name: str) -> None:
+    """Over ends of episodes and agents that leave; later iterations continue the states of earlier ones.
+
+    The states are zero where the episode ended in the step before, and where an agent was inactive. Advantages keep
+    their mean: without it the gradients of biases are differences of nearly equal sums.
+    """
+    trainer = Trainer(memory_run(device, **{"learning_rate": 0.0, "normalise_advantages": False, **RUNS[name]}))
+    oracles = {policy: Oracle(learner) for policy, learner in trainer.learners.items()}
+    rows = {policy: learner.policy_rows.rows for policy, learner in trainer.learners.items()}
+    starts = {policy: torch.ones(count, dtype=torch.bool) for policy, count in rows.items()}
+    total = 0
+    for _ in range(3):
+        scales = {policy: oracle.normalisation() for policy, oracle in oracles.items()}
+        trainer.iterate(1)
+        for policy, learner in trainer.learners.items():
+            starts[policy], ends = check_policy(learner, trainer, oracles[policy], starts[policy], scales[policy])
+            total += ends
+    assert total > 0 or name == "no time limit"
+
+
+def check_policy(learner: Any, trainer: Trainer, oracle: Oracle, starts: Tensor, scale: Any) -> tuple[Tensor, int]:
+    """Compare a horizon of a policy with the oracle; return starts after it, and the number of ends of episodes."""
+    storage, rows, horizon = trainer.horizon_env.storage, learner.policy_rows, trainer.config.horizon
+    taken = {
+        key: rows.take({role: getattr(s, key) for role, s in storage.items()}, 1).cpu()
+        for key in ("rewards", "terminations", "truncations", "episode_length", "alive", "action_mask")
+        if getattr(next(iter(storage.values())), key) is not None
+    }
+    alive = taken.get("alive", torch.ones(horizon + 1, rows.rows, dtype=torch.bool))
+    masks = taken.get("action_mask")
+
+    def features(observed: Any, active: Tensor, scale: Any) -> Tensor:
+        full = torch.nan_to_num(join_rows(observed).cpu().double())
+        if scale is not None:
+            full = ((full - scale[0]) * scale[1]).clamp(-10, 10)
+        rows_of_active: Tensor = torch.where(active.unsqueeze(-1), full, 0.0)
+        return rows_of_active
+
+    before_steps = rows.observed({role: s.rows() for role, s in storage.items()}, 1)
+    observations = features(before_steps, alive, scale)
+    finals = None
+    if all(s.final_obs is not None for s in storage.values()):
+        last_rows = rows.observed({role: s.final_rows for role, s in storage.items()}, 1)
+        finals = features(last_rows, torch.ones_like(alive[:horizon]), scale)
+    weights, length = oracle.named(), learner.sequences.length
+    steps, values, bootstraps, before, ends = [], [], [], [], 0
+    state = oracle.states
+    for t in range(horizon + 1):
+        if t % length == 0:
+            before.append(state)
+        steps.append(starts)
+        output, value, after = oracle.step(weights, observations[t], started(state, starts))
+        values.append(value.detach())
+        if t == horizon:
+            break
+        log_probs, _ = _log_probs_and_entropies(
+            oracle.head, output, learner.actions[t].cpu(), None if masks is None else masks[t]
+        )
+        active = alive[t]
+        np.testing.assert_allclose(learner.log_probs[t].cpu()[active], log_probs.detach()[active], atol=2e-5)
+        np.testing.assert_allclose(learner.values[t].cpu()[active], value.detach()[active], atol=2e-5)
+        state = after
+        bootstraps.append(
+            torch.zeros(rows.rows) if finals is None else oracle.step(weights, finals[t], state)[1].detach()
+        )
+        ended = (taken["episode_length"][t] > 0) | taken["terminations"][t] | taken["truncations"][t]
+        ends += int(ended.sum())
+        starts = ended | ~alive[t] | ~alive[t + 1]
+    oracle.states = [tuple(s.detach() for s in part) if isinstance(part, tuple) else part.detach() for part in state]
+    last = alive[horizon]
+    np.testing.assert_allclose(learner.values[horizon].cpu()[last], values[horizon][last], atol=2e-5)
+    check_returns(learner, taken, values, bootstraps, alive)
+    observations = features(before_steps, alive, oracle.normalisation())  # the statistics have changed since
+    check_gradient(learner, oracle, observations, masks, before, steps, alive, length)
+    return starts, ends
+
+
+def check_returns(
+    learner: Any, taken: Mapping[str, Tensor], values: list[Tensor], bootstraps: list[Tensor], alive: Tensor
+) -> None:
+    """Compare the returns with GAE of the oracle's values; a final observation's continues the state before it."""
+    gamma, lam = learner.algorithm.gamma, learner.algorithm.gae_lambda
+    advantage = torch.zeros_like(values[0])
+    for t in reversed(range(learner.horizon)):
+        terminated, truncated = taken["terminations"][t], taken["truncations"][t]
+        following = torch.where(truncated, bootstraps[t].double(), values[t + 1])
+        following = torch.where(terminated, 0.0, following)
+        delta = taken["rewards"][t] + gamma * following - values[t]
+        advantage = delta + gamma * lam * torch.where(terminated | truncated, 0.0, advantage)
+        active = alive[t]
+        np.testing.assert_allclose(
+            learner.returns[t].cpu()[active], (advantage + values[t])[active], rtol=1e-4, atol=1e-4
+        )
+
+
+def check_gradient(
+    learner: Any,
+    oracle: Oracle,
+    observations: Tensor,
+    masks: Tensor | None,
+    before: list[Any],
+    steps: list[Tensor],
+    alive: Tensor,
+    length: int,
+) -> None:
+    """Compare the gradient of all sequences, of other weights than acted, with autograd's in float64."""
+    samples, algorithm = learner.samples[1], learner.algorithm
+    saved = learner.optimiser.flat.clone()
+    learner.optimiser.flat.add_(
+        0.05 * torch.randn(saved.shape, generator=torch.Generator().manual_seed(1)).to(saved.device)
+    )
+    indices, recurrence = learner.sequences.minibatch(
+        torch.arange(learner.sequences.count, dtype=torch.int32, device=learner.indices.device)
+    )
+    minibatch = Minibatch(learner.samples[0], samples, indices, algorithm, learner.scalars, recurrence)
+    learner.networks.gradient(minibatch, learner.optimiser.totals)
+    weights = oracle.named()
+    gradient = learner.optimiser.gradient.cpu().clone()
+    learner.optimiser.flat.copy_(saved)
+    mean, inverse_std, entropy_weight, _ = learner.scalars.cpu().double()
+    loss = torch.zeros(()).double()
+    for first, state in zip(range(0, learner.horizon, length), before, strict=False):
+        state = [tuple(s.detach() for s in part) if isinstance(part, tuple) else part.detach() for part in state]
+        for t in range(first, first + length):
+            output, value, state = oracle.step(weights, observations[t], started(state, steps[t]))
+            log_probs, entropy = _log_probs_and_entropies(
+                oracle.head, output, learner.actions[t].cpu(), None if masks is None else masks[t]
+            )
+            advantages = (learner.advantages[t].cpu().double() - mean) * inverse_std
+            policy_loss = algorithm.policy_loss(log_probs, learner.log_probs[t].cpu().double(), advantages)
+            value_loss = algorithm.value_loss(
+                value, learner.values[t].cpu().double(), learner.returns[t].cpu().double()
+            )
+            losses = algorithm.loss(policy_loss, value_loss, entropy, entropy_weight)
+            loss = loss + losses[alive[t]].sum()
+    grads = torch.autograd.grad(loss, [*weights.values()])
+    sizes = [grad.numel() for grad in grads]
+    for (key, expected), actual in zip(zip(weights, grads, strict=True), torch.split(gradient, sizes), strict=True):
+        largest = expected.abs().max()
+        assert (actual - expected.flatten()).abs().max() <= 1e-5 * largest + 1e-9, key
+
+
+def test_minibatches_have_whole_sequences(device: str) -> None:
+    trainer = Trainer(memory_run(device, num_envs=6, sequence_length=4, minibatches=5, epochs=1))
+    trainer.iterate(1)
+    learner: Any = trainer.learners["agent"]
+    numbers = learner.indices.sort().values
+    assert numbers.tolist() == list(range(24))
+    assert learner.minibatch_bounds == [0, 4, 9, 14, 19, 24]
+    indices, recurrence = learner.sequences.minibatch(learner.indices[:4])
+    steps, rows = numpy_of(indices).reshape(4, 4) // 6, numpy_of(indices).reshape(4, 4) % 6
+    assert (steps == steps[:1] + np.arange(4)[:, None]).all()
+    assert (steps[0] % 4 == 0).all()
+    assert (rows == rows[:1]).all()
+    assert recurrence.state.shape == (4, 12)
+
+
+@pytest.mark.parametrize("bytes_each", [1, 2**20])
+def test_large_minibatches_are_computed_in_pieces(
+    device: str, bytes_each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same gradient."""
+    trainer = Trainer(memory_run(device, sequence_length=4, epochs=1))
+    trainer.iterate(1)
+    learner: Any = trainer.learners["agent"]
+    indices, recurrence = learner.sequences.minibatch(learner.indices[:9])
+    observations, samples = learner.samples
+    minibatch = Minibatch(observations, samples, indices, learner.algorithm, learner.scalars, recurrence)
+    results = []
+    for size in (2**32, bytes_each):
+        monkeypatch.setattr("gpu_envs.training.engines.torch.CHUNK_BYTES", size)
+        learner.networks.gradient(minibatch, learner.optimiser.totals)
+        results.append(learner.optimiser.message.clone())
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+# --- acting without learning ---
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_trained_policies_keep_their_state_in_environments_of_users(mode: str, device: str, tmp_path: Path) -> None:
+    """The greedy actions of a loop that starts its own state anew with each episode."""
+    params = {"max_episode_steps": 18}
+    train(memory_run(device, params=params, total_steps=8 * 16 * 4, run_dir=str(tmp_path / "run")), progress=False)
+    policies = load_policies(tmp_path / "run", device=device)
+    env = policies.make(7, autoreset_mode=mode)
+    act, module = policies.acting_in(env), policies.networks["agent"].module  # type: ignore[union-attr]  # torch's
+    observations, _ = env.reset(seed=1)
+    state, starts, differs = module.initial_state(7), torch.ones(1, 7, dtype=torch.bool, device=device), 0
+    ended = torch.zeros(7, dtype=torch.bool, device=device)
+    for _ in range(50):
+        with torch.no_grad():
+            state = torch.where(starts[0].unsqueeze(1), 0.0, state)
+            forgetful, *_ = module(observations.unsqueeze(0), torch.zeros_like(state), starts)
+            logits, _, state = module(observations.unsqueeze(0), state, starts)
+        actions = act(observations)
+        assert actions.tolist() == logits[0].argmax(1).tolist()
+        differs += int((logits - forgetful).abs().gt(1e-4).sum())
+        observations, _, terminated, truncated, _ = env.step(actions)
+        starts = (terminated | truncated if mode == "SameStep" else ended).clone().unsqueeze(0)
+        ended = (terminated | truncated) & ~ended
+    assert differs > 100
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", GRID])
+def test_evaluations_and_replays_of_policies_with_memory(env: str, device: str, tmp_path: Path) -> None:
+    params = {"episode_length": 18} if env == GRID else {}
+    run = memory_run(device, env=env, params=params, total_steps=8 * 16 * 3, run_dir=str(tmp_path / "run"))
+    train(run, progress=False)
+    trainer = Trainer(run)
+    trainer.load(last_checkpoint(tmp_path / "run", trainer.device))
+    for greedy in (True, False):
+        found = evaluate(tmp_path / "run", episodes=12, greedy=greedy, device=device, num_envs=4)
+        assert found == trainer.evaluate(12, greedy=greedy, num_envs=4)
+        policies = load_policies(tmp_path / "run", device=device)
+        user_env = policies.make(4, autoreset_mode="SameStep")
+        act = policies.acting_in(user_env, greedy=greedy)
+        assert gpu_envs.evaluate(act, user_env, episodes=12, seed=policies.seed) == found
+    assert record(tmp_path / "run", episodes=2, device=device).rewards
+
+
+def test_frozen_policies_have_memory(device: str, tmp_path: Path) -> None:
+    """They act beside policies without memory; a resumed run is the same bit for bit."""
+    source = tmp_path / "source"
+    params = {"episode_length": 18}
+    train(memory_run(device, env=GRID, params=params, total_steps=1, run_dir=str(source)), progress=False)
+    run = small_run(device, GRID, params=params, policies={"runner": f"frozen:{source}"})
+    whole = Trainer(run)
+    whole.iterate(2)
+    state = whole.state()
+    (name,) = state["recurrent_states"]
+    assert name.startswith("frozen:")
+    assert state["recurrent_states"][name].abs().max() > 0
+    other = Trainer(run)
+    other.load(state)
+    for trainer in (whole, other):
+        trainer.iterate(2)
+    assert_same_bits(without_times(whole.state()), without_times(other.state()))
+
+
+# --- modules of users ---
+
+
+class Traces(RecurrentModule):
+    """Averages over the past of an episode, of several lengths; learnt layers see them."""
+
+    def __init__(self, features: int = 4, outputs: int = 2) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.linspace(-1.0, 1.0, features), requires_grad=False)
+        self.first = nn.Parameter(torch.full((features,), 0.1))
+        self.heads = nn.Linear(2 * features, outputs + 1)
+
+    def initial_state(self, rows: int) -> Tensor:
+        first: Tensor = self.first
+        return first.expand(rows, -1)
+
+    def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        traces = []
+        for rows, start in zip(observations, starts, strict=True):
+            state = torch.where(start.unsqueeze(1), self.first, state)
+            state = torch.lerp(state, rows, self.decay.sigmoid())
+            traces.append(state)
+        both = self.heads(torch.cat((observations, torch.stack(traces)), 2))
+        return both[..., :-1], both[..., -1], state
+
+
+def test_modules_of_users_have_memory(device: str, tmp_path: Path) -> None:
+    """Also the initial state is learnt; a resumed run is the same bit for bit."""
+    settings = {**MODULE_SETTINGS, "sequence_length": 8, "total_steps": 8 * 16 * 6}
+    whole = Trainer(small_run(device, **settings), modules={"agent": Traces()})
+    torch.manual_seed(0)
+    before = {name: tensor.clone() for name, tensor in whole.learners["agent"].module.state_dict().items()}
+    part = small_run(device, **settings | {"total_steps": 8 * 16 * 3, "run_dir": str(tmp_path / "run")})
+    module = Traces()
+    module.load_state_dict(before)
+    whole.iterate(6)
+    after = whole.learners["agent"].module.state_dict()
+    assert not torch.equal(before["first"], after["first"])
+    assert torch.equal(before["decay"], after["decay"])
+    train(part, progress=False, modules={"agent": module})
+    resume(tmp_path / "run", total_steps=8 * 16 * 6, progress=False, modules={"agent": Traces()})
+    assert_same_bits(last_checkpoint(tmp_path / "run")["learners"], whole.state()["learners"])
+    assert evaluate(tmp_path / "run", episodes=5, device=device, modules={"agent": Traces()})["agent"].episodes == 5
+
+
+class WrongState(Traces):
+    def initial_state(self, rows: int) -> Tensor:
+        state: Tensor = torch.zeros(rows, dtype=torch.float64)
+        return state
+
+
+class WrongOutputs(Traces):
+    def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        parameters, values, state = super().forward(observations, state, starts)
+        return parameters, values, state[:, :1]
+
+
+def test_errors_of_memory(device: str) -> None:
+    def raises(match: str, modules: Any = None, **settings: Any) -> None:
+        with pytest.raises(ValueError, match=match):
+            Trainer(small_run(device, **(MODULE_SETTINGS if modules else {}), **settings), modules=modules)
+
+    raises(r"initial_state\(2\) of the policy 'agent' is torch.float64 \[2\]; return a", {"agent": WrongState()})
+    raises(
+        r"maps observations \[1, 2, 4\], state \[2, 4\] and starts \[1, 2\] to \(1, 2, 2\) and \(1, 2\) and "
+        r"\(2, 1\); expected a tuple of the distribution's parameters \(1, 2, 2\), the values \(1, 2\) and the state "
+        r"\(2, 4\)",
+        {"agent": WrongOutputs()},
+    )
+    raises(
+        "RecurrentModule, which pqn cannot train: give the algorithm ppo or a2c", {"agent": Traces()}, algorithm="pqn"
+    )
+    raises("sequence_length is 8, but the policy 'agent' has no memory", sequence_length=8)
+    raises("sequence_length is 5, but horizon is 16: give a", memory="gru:4", sequence_length=5)
+    raises(
+        "a horizon of the policy 'agent' has 8 sequences of 16 steps: give 8 or fewer", memory="gru:4", minibatches=9
+    )
+    raises("pqn has no memory, which is a setting of ppo and a2c", memory="gru:4", algorithm="pqn")
+    raises(r"memory cannot be set for the policy 'agent'", {"agent": Traces()}, memory="gru:4")
+    raises("'gr:4' is not a memory. Did you mean 'gru'", memory="gr:4")
+    raises("'gru:x' has no size from 1 to", memory="gru:x")
+    with pytest.raises(ValueError, match="the size of a memory is 0; give an integer from 1"):
+        GRU(0)
+
+
+def test_settings_of_memory_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert Network(memory="lstm").memory == LSTM(64)
+    assert Network(memory=GRU(7)).memory == Network(memory="GRU:7").memory
+    options = ["--memory", "gru:8", "--sequence-length", "8", "--num-envs", "8", "--device", "cpu", "--no-progress"]
+    run = tmp_path / "run"
+    assert main(["train", "CartPole-v1", *options, "--total-steps", "512", "--run-dir", str(run)]) == OK
+    assert load_policies(run).config.network.memory == GRU(8)
+    assert main(["train", "CartPole-v1", "--memory", "gr:8"]) != OK
+    assert "'gr:8' is not a memory" in capsys.readouterr().err
