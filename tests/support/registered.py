@@ -18,6 +18,7 @@ HOST = Place("cpu", "numpy")
 LIMIT = 11
 
 CONTINUOUS, GRID, RICE, COVID = "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0", "CovidEconomy-v0"
+MAZE = "TMaze-v0"
 
 RESULTS = ("observations", "rewards", "terminations", "truncations")
 
@@ -27,6 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
     CONTINUOUS: {"num_taggers": 3, "num_runners": 12, "grid_length": 6.0, "tagging_distance": 0.3},
     GRID: {"grid_length": 4},
     RICE: {"num_regions": 3, "activities": 3},
+    MAZE: {"length": 2},
 }
 """Parameters of small environments, in which random agents end some episodes before the limit."""
 
