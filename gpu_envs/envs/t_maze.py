@@ -44,7 +44,9 @@ T_MAZE = EnvSpec(
     state={"cell": Field("int"), "cue": Field("int"), "side": Field("int"), "shown": Field("bool")},
     params={
         "length": Param(10, "number of cells of the corridor before the junction", positive=True, fixed=True),
-        "penalty": Param(0.1, "penalty of `length` moves that do not lead towards the junction", minimum=0),
+        "turn_reward": Param(1.0, "reward of a turn to the side of the cue"),
+        "turn_penalty": Param(1.0, "penalty of a turn to the other side", minimum=0),
+        "move_penalty": Param(0.1, "penalty of `length` moves that do not lead towards the junction", minimum=0),
     },
     metrics={"right": Metric("1 if the episode ended on the side of the cue")},
     observation=Box(0.0, 1.0, (4,), np.float32),

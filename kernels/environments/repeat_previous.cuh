@@ -2,29 +2,30 @@
 // The game of POPGym's RepeatPrevious (Morad, Kortvelesy, Bettini, Liwicki & Prorok 2023, "POPGym: Benchmarking
 // Partially Observable Reinforcement Learning", ICLR), but with independent suits.
 
-constexpr int SUITS = 4;
+constexpr int SUITS = 4, BITS = 2;  // s.suits has the last 16 suits, the newest in the lowest bits
+constexpr int CARDS = 52;           // of an episode, if it has the default length
 
-FN void reset(State& s, const Params& p, Random& random) {
-    for (int j = 0; j <= p.k; ++j) s.suits[j] = 0;
-    s.suits[0] = u8(random.integer(SUITS));
-    s.steps    = 0;
-    s.right    = 0;
+// The suit that was shown `age` steps ago.
+FN int suit_of(const State& s, int age) { return int(u32(s.suits) >> BITS * age) & (SUITS - 1); }
+
+FN void reset(State& s, const Params&, Random& random) {
+    s.suits = random.integer(SUITS);
+    s.steps = 0;
+    s.right = 0;
 }
 
 FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {
-    const int  oldest = (s.steps + 1) % (p.k + 1);  // shown k steps ago, and replaced by the next suit
     const bool counts = s.steps >= p.k;
-    const bool right  = action == int(s.suits[oldest]);
-    s.suits[oldest] = u8(random.integer(SUITS));
+    const bool right  = action == suit_of(s, p.k);
+    const real points = (right ? p.reward : -p.penalty) / real(CARDS - p.k);
+    s.suits  = int(u32(s.suits) << BITS | u32(random.integer(SUITS)));
     s.steps += 1;
     s.right += counts && right ? 1 : 0;
-    const real points = right ? real(1) : -p.penalty;
-    return {counts ? points * p.share : real(0), false};
+    return {counts ? points : real(0), false};
 }
 
-FN void observe(const State& s, const Params& p, Observation& observation) {
-    const int suit = s.suits[s.steps % (p.k + 1)];
-    for (int j = 0; j < SUITS; ++j) observation[j] = j == suit ? 1.0f : 0.0f;
+FN void observe(const State& s, const Params&, Observation& observation) {
+    for (int j = 0; j < SUITS; ++j) observation[j] = j == suit_of(s, 0) ? 1.0f : 0.0f;
 }
 
 FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.right = real(s.right); }

@@ -19,8 +19,8 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
     s.cell  = cell;
     s.side  = turned ? vertical : 0;
     s.shown = false;
-    const real turn = s.side == s.cue ? real(1) : real(-1);
-    const real move = nearer ? real(0) : -p.penalty / real(p.length);
+    const real turn = s.side == s.cue ? p.turn_reward : -p.turn_penalty;
+    const real move = nearer ? real(0) : -p.move_penalty / real(p.length);
     return {turned ? turn : move, turned};
 }
 

@@ -56,11 +56,12 @@ def test_cartpole_without_speeds_is_hidden_cartpole() -> None:
 # --- RepeatPrevious ---
 
 
-@pytest.mark.parametrize(("k", "steps"), [(1, 52), (4, 52), (31, 104), (63, 156)])
-def test_repeat_previous_matches_a_queue(make: Make, device: str, k: int, steps: int) -> None:
+@pytest.mark.parametrize("k", [1, 4, 15])
+def test_repeat_previous_matches_a_queue(make: Make, device: str, k: int) -> None:
     """Rewards and the metric follow from the suits that were observed, over full episodes."""
-    count, penalty = 12, 0.5
-    env = make("RepeatPrevious-v0", count, device=device, k=k, penalty=penalty, autoreset_mode="Disabled")
+    count, steps, reward, penalty = 12, 52, 3.0, 0.5
+    settings: dict[str, Any] = {"reward": reward, "penalty": penalty, "autoreset_mode": "Disabled"}
+    env = make("RepeatPrevious-v0", count, device=device, k=k, **settings)
     rng, shown = np.random.default_rng(1), numpy_of(env.reset(seed=5)[0])
     queue, right = deque([shown.argmax(1)], maxlen=k + 1), np.zeros(count)
     for t in range(steps):
@@ -68,7 +69,7 @@ def test_repeat_previous_matches_a_queue(make: Make, device: str, k: int, steps:
         shown, rewards, terminations, truncations, _ = env.step(answers)
         assert shown.sum(1).tolist() == [1] * count
         is_right = answers == queue[0]
-        points = np.where(is_right, 1, -penalty) / (steps - k) if t >= k else np.zeros(count)
+        points = np.where(is_right, reward, -penalty) / (steps - k) if t >= k else np.zeros(count)
         np.testing.assert_allclose(rewards, points, rtol=1e-6)
         right += is_right * (t >= k)
         queue.append(shown.argmax(1))
@@ -102,14 +103,17 @@ def test_suits_are_uniform_and_independent(make: Make, device: str) -> None:
 # --- TMaze ---
 
 
-def step_maze(length: int, penalty: float, cell: int, cue: int, action: int) -> tuple[int, int, float]:
+REWARDS = {"turn_reward": 4.0, "turn_penalty": 0.5, "move_penalty": 0.25}
+
+
+def step_maze(length: int, cell: int, cue: int, action: int) -> tuple[int, int, float]:
     """Returns cell and side after a move, and its reward; the side is 0 unless the move ends the episode."""
     if cell == length and action in (UP, DOWN):
         side = {UP: 1, DOWN: -1}[action]
-        return cell, side, 1.0 if side == cue else -1.0
+        return cell, side, REWARDS["turn_reward"] if side == cue else -REWARDS["turn_penalty"]
     if action == RIGHT and cell < length:
         return cell + 1, 0, 0.0
-    return max(cell - 1, 0) if action == LEFT else cell, 0, -penalty / length
+    return max(cell - 1, 0) if action == LEFT else cell, 0, -REWARDS["move_penalty"] / length
 
 
 @pytest.mark.parametrize("length", [1, 3, 10])
@@ -117,19 +121,19 @@ def test_every_move_in_a_maze(make: Make, device: str, length: int) -> None:
     """From every state, with every action."""
     cases = [*itertools.product(range(length + 1), (1, -1), (False, True), range(4))]
     cell, cue, shown, actions = (np.array(column) for column in zip(*cases, strict=True))
-    env = make("TMaze-v0", len(cases), device=device, length=length, penalty=0.25, autoreset_mode="Disabled")
+    env = make("TMaze-v0", len(cases), device=device, length=length, autoreset_mode="Disabled", **REWARDS)
     env.reset(seed=0)
     for name, values in {"cell": cell, "cue": cue, "shown": shown, "side": 0 * cell}.items():
         env.state[name] = values
     observations, rewards, terminations, _, _ = env.step(actions)
     for i, (start, way, _, action) in enumerate(cases):
-        after, side, reward = step_maze(length, 0.25, start, way, action)
+        after, side, reward = step_maze(length, start, way, action)
         assert (numpy_of(env.state["cell"])[i], numpy_of(env.state["side"])[i]) == (after, side)
         assert rewards[i] == pytest.approx(reward, rel=1e-6)
         assert terminations[i] == (side != 0)
         assert observations[i].tolist() == [0, 0, after < length, after == length]
     ended = terminations
-    assert numpy_of(env.episode_metrics["right"])[ended].tolist() == (rewards[ended] == 1).tolist()
+    assert numpy_of(env.episode_metrics["right"])[ended].tolist() == (rewards[ended] == 4).tolist()
 
 
 def test_only_the_first_observation_shows_the_cue(make: Make, device: str) -> None:

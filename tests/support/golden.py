@@ -86,7 +86,7 @@ STATES: Mapping[str, Callable[[], States]] = {
     "MountainCarContinuous": lambda: {"position": [-0.5, 0.2, -1.15, 0.45], "velocity": [0.0, 0.02, 0.0, 0.01]},
     "Pendulum": lambda: {"theta": [0.0, 0.7, 3.0, -1.2], "theta_dot": [0.0, 1.0, -2.0, 8.0]},
     "Acrobot": lambda: {"theta1": [0.0, 1.0, -2.2], "theta2": [0.0, -0.5, 1.5]},
-    "RepeatPrevious": lambda: {"suits": [[0, 1, 2, 3, 0], [3, 2, 0, 0, 0], [3, 2, 1, 0, 0]], "steps": [9, 1, 47]},
+    "RepeatPrevious": lambda: {"suits": [0b_01_10_11_00_01, 0b_10_11, 0b_11_00_00_10_01], "steps": [9, 1, 47]},
     "TMaze": lambda: {
         "cell": [0, 4, 10, 10],
         "cue": [1, -1, 1, -1],
