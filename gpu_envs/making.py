@@ -16,9 +16,12 @@ SingleAgentId: TypeAlias = Literal[
     "Acrobot-v1",
     "CartPole-v0",
     "CartPole-v1",
+    "CartPoleHidden-v1",
     "MountainCar-v0",
     "MountainCarContinuous-v0",
     "Pendulum-v1",
+    "RepeatPrevious-v0",
+    "TMaze-v0",
 ]
 """The ids of this package's single-agent environments, for completion in editors."""
 

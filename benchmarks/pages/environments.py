@@ -28,8 +28,8 @@ REDUCTIONS = {
 
 
 def specs_of(page: Path) -> list[Spec]:
-    """Return the specs of a page, the newest version first."""
-    return sorted((spec for spec in ALL if Path(str(spec.header)).stem == page.stem), key=lambda s: s.id, reverse=True)
+    """Return the specs of a page, the last of ``ALL`` first: the newest version of the environment."""
+    return [spec for spec in reversed(ALL) if Path(str(spec.header)).stem == page.stem]
 
 
 def facts(page: Path) -> str:
@@ -37,7 +37,7 @@ def facts(page: Path) -> str:
     specs = specs_of(page)
     spec = specs[0]
     params = spec.check_params({}, 1)
-    rows = [(f"`{version.id}`", _limits(version)) for version in specs]
+    rows = [(f"`{version.id}`", _limits(version) + _other_observation(version, spec)) for version in specs]
     rows += _team(spec, params) if isinstance(spec, TeamSpec) else _single(spec, params)
     if spec.action_mask:
         rows.append(("action mask", '`infos["action_mask"]`'))
@@ -48,6 +48,14 @@ def _limits(spec: Spec) -> str:
     steps = spec.step_limit(spec.check_params({}, 1))
     limit = "no limit" if steps is None else f"truncated after {steps} steps"
     return limit + ("" if spec.reward_threshold is None else f"; solved at a mean return of {spec.reward_threshold:g}")
+
+
+def _other_observation(version: Spec, newest: Spec) -> str:
+    """Return the observation space of a single-agent spec; empty if it is the newest version's."""
+    if not isinstance(version, EnvSpec) or not isinstance(newest, EnvSpec):
+        return ""
+    own, usual = (space_text(spec.observation_space(spec.check_params({}, 1))) for spec in (version, newest))
+    return "" if own == usual else f"; observation {own}"
 
 
 def _single(spec: Spec, params: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from gpu_envs.specs.single import EnvSpec
 def _observation(params: Params) -> Box:
     """Return the space, with bounds of twice the termination thresholds: they contain the final observation."""
     x, theta = (2 * np.max(params[name]) for name in ("x_threshold", "theta_threshold_radians"))
-    high = np.array([x, np.inf, theta, np.inf], np.float32)
+    high = np.array([x, np.inf, theta, np.inf] if params["observe_speeds"] else [x, theta], np.float32)
     return Box(-high, high, dtype=np.float32)
 
 
@@ -65,6 +65,7 @@ CARTPOLE_V1 = EnvSpec(
             choices=("euler", "semi-implicit"),
         ),
         "sutton_barto_reward": Param(False, "reward 0 per step and -1 at termination, instead of 1 per step"),
+        "observe_speeds": Param(True, "observe x_dot and theta_dot; otherwise only x and theta", fixed=True),
     },
     options={
         "low": Param(-0.05, "minimum of the initial state variables"),
@@ -83,3 +84,13 @@ CARTPOLE_V1 = EnvSpec(
 )
 
 CARTPOLE_V0 = dataclasses.replace(CARTPOLE_V1, id="CartPole-v0", max_episode_steps=200, reward_threshold=195.0)
+
+CARTPOLE_HIDDEN = dataclasses.replace(
+    CARTPOLE_V1,
+    id="CartPoleHidden-v1",
+    description="CartPole whose speeds are not observed.",
+    params={
+        **CARTPOLE_V1.params,
+        "observe_speeds": dataclasses.replace(CARTPOLE_V1.params["observe_speeds"], default=False),
+    },
+)

@@ -11,9 +11,6 @@ from gpu_envs.specs.metrics import Metric
 from gpu_envs.specs.params import Param
 from gpu_envs.specs.team import Role, TeamSpec
 
-FEATURES = 7
-"""Features observed of another agent: position (2), speed, acceleration, heading, role, and whether it is in game."""
-
 POINT_GROUP = 32
 """Multiple that ``in_groups`` in ``nearest.cuh`` rounds up to."""
 
@@ -30,8 +27,9 @@ def _observation(params: Params) -> Box:
     """Return a Box with the bounds of reachable values: acceleration becomes 0 when the speed reaches a limit."""
     skill = max(np.max(params["skill_level_tagger"]), np.max(params["skill_level_runner"]))
     rounding = 1 + 1e-5
-    high = np.repeat([1, 1, skill * rounding, 2 * skill * rounding, rounding, 1, 1], _columns(params))
-    low = np.repeat([-1, -1, -skill * rounding, -2 * skill * rounding, -rounding, 0, 0], _columns(params))
+    speeds = [skill * rounding, 2 * skill * rounding] if params["observe_speeds"] else []
+    high = np.repeat([1, 1, *speeds, rounding, 1, 1], _columns(params))
+    low = np.repeat([-1, -1, *(-speed for speed in speeds), -rounding, 0, 0], _columns(params))
     return Box(np.append(low, 0).astype(np.float32), np.append(high, 1).astype(np.float32), dtype=np.float32)
 
 
@@ -135,6 +133,7 @@ TAG_CONTINUOUS = TeamSpec(
         "num_other_agents_observed": Param(
             10, "otherwise: number of nearest agents in the game to observe", positive=True, fixed=True
         ),
+        "observe_speeds": Param(True, "observe speed and acceleration of other agents", fixed=True),
         "tagging_distance": Param(0.02, "maximum distance of a tag, as a fraction of grid_length", minimum=0),
         "tag_reward_for_tagger": Param(10.0, "reward for each tagged runner"),
         "step_penalty_for_tagger": Param(0.0, "reward of each step", maximum=0),

@@ -35,11 +35,12 @@ FN Outcome step(State& s, const Params& p, const Action& action, Random&) {
     return {fallen ? down : upright, fallen};
 }
 
-FN void observe(const State& s, const Params&, Observation& observation) {
-    observation[0] = s.x;
-    observation[1] = s.x_dot;
-    observation[2] = s.theta;
-    observation[3] = s.theta_dot;
+FN void observe(const State& s, const Params& p, Observation& observation) {
+    int size = 0;
+    observation[size++] = s.x;
+    if (p.observe_speeds) observation[size++] = s.x_dot;
+    observation[size++] = s.theta;
+    if (p.observe_speeds) observation[size++] = s.theta_dot;
 }
 
 FN void measure(const State& s, const Params&, Metrics& metrics) {

@@ -139,19 +139,24 @@ FN void look(World& w, const Params&, Team& team) {
     }
 }
 
-// Writes the seven features of agent j that agent i observes, as a column.
+// The number of features of an agent that another one observes.
+constexpr int FEATURES = OBSERVE_SPEEDS ? 7 : 5;
+
+// Writes the features of agent j that agent i observes, as a column.
 FN void describe(const World& w, const Params& p, int i, int j, bool in_game, float* column, int columns) {
     const real length = real(1) / (real(1.41421356237309505) * p.grid_length), speed = real(1) / (p.max_speed + real(1e-10));
     column[0]           = float((w.x[j] - w.x[i]) * length);
     column[columns]     = float((w.y[j] - w.y[i]) * length);
-    column[2 * columns] = float((w.speed[j] - w.speed[i]) * speed);
-    column[3 * columns] = float((w.acceleration[j] - w.acceleration[i]) * speed);
-    column[4 * columns] = float((w.heading[j] - w.heading[i]) * real(1 / (2 * PI)));
-    column[5 * columns] = is_tagger(j) ? 1.0f : 0.0f;
-    column[6 * columns] = in_game ? 1.0f : 0.0f;
+    if constexpr (OBSERVE_SPEEDS) {
+        column[2 * columns] = float((w.speed[j] - w.speed[i]) * speed);
+        column[3 * columns] = float((w.acceleration[j] - w.acceleration[i]) * speed);
+    }
+    column[(FEATURES - 3) * columns] = float((w.heading[j] - w.heading[i]) * real(1 / (2 * PI)));
+    column[(FEATURES - 2) * columns] = is_tagger(j) ? 1.0f : 0.0f;
+    column[(FEATURES - 1) * columns] = in_game ? 1.0f : 0.0f;
 }
 
-// Writes seven features of each other agent (all, or the nearest; zeros for missing ones), feature by feature, and the
+// Writes the features of each other agent (all, or the nearest; zeros for missing ones), feature by feature, and the
 // elapsed share of the episode.
 FN void observe(const World& w, const Params& p, int i, const Row& row) {
     constexpr int columns = USE_FULL_OBSERVATION ? AGENTS - 1 : NUM_OTHER_AGENTS_OBSERVED;
@@ -164,11 +169,11 @@ FN void observe(const World& w, const Params& p, int i, const Row& row) {
             describe(w, p, i, other, true, column, columns);
         } else {
             UNROLL
-            for (int feature = 0; feature < 7; ++feature) column[feature * columns] = 0;
+            for (int feature = 0; feature < FEATURES; ++feature) column[feature * columns] = 0;
         }
     }
     const real steps = real(minimum(w.elapsed, EPISODE_LENGTH));  // episodes without time limit may be longer
-    row[7 * columns] = float(quotient(steps, real(EPISODE_LENGTH), real(1) / real(EPISODE_LENGTH)));
+    row[FEATURES * columns] = float(quotient(steps, real(EPISODE_LENGTH), real(1) / real(EPISODE_LENGTH)));
 }
 
 FN void measure(World& w, const Params&, Team& team, Metrics& metrics) {

@@ -118,10 +118,13 @@ def flock_metrics(state: State, *_: Any) -> dict[str, Any]:
 ORACLES: dict[str, Callable[[State, Mapping[str, np.ndarray], State], dict[str, Any]]] = {
     "CartPole-v0": cart_pole_metrics,
     "CartPole-v1": cart_pole_metrics,
+    "CartPoleHidden-v1": cart_pole_metrics,
     "MountainCar-v0": lambda s, *_: {"position": s["position"]},
     "MountainCarContinuous-v0": lambda s, *_: {"position": s["position"]},
     "Pendulum-v1": lambda s, *_: {"angle": abs((s["theta"] + math.pi) % (2 * math.pi) - math.pi)},
     "Acrobot-v1": lambda s, *_: {"height": -np.cos(s["theta1"]) - np.cos(s["theta1"] + s["theta2"])},
+    "RepeatPrevious-v0": lambda s, *_: {"right": s["right"]},
+    "TMaze-v0": lambda s, *_: {"right": s["side"] == s["cue"]},
     "TagContinuous-v0": tag_metrics,
     "TagGridWorld-v0": grid_metrics,
     "RiceN-v0": lambda s, *_: {"temperature": s["temperature"][:, 0], "gross_output": s["gross_output"].sum(1)},

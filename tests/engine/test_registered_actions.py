@@ -265,7 +265,7 @@ def test_invalid_actions_of_a_rollout(make: Make, env_id: str, place: Place) -> 
     env.step(to_place(random_actions(env_id, 5), place))
     for step, row in ((0, 3), (2, 1)):
         block = random_actions(env_id, 4, 5)
-        block[step, row] = 3 if is_discrete(env_id) else np.nan
+        block[step, row] = 4 if is_discrete(env_id) else np.nan
         match = f"step {step} of the block, replica {row}"
         assert_refused(env, functools.partial(env.rollout, 4, block), ActionError, match)
     env.rollout(1, block[:1])

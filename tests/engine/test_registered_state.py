@@ -184,7 +184,7 @@ def test_parameters_per_replica(make: Make, variant: Variant, device: str) -> No
     """Replica i of a batch with values per replica equals a single environment with the i-th values."""
     count, place = 70, Place(device, "numpy")
     params = params_per_replica(variant, count)
-    assert len(params) > 4
+    assert len(params) > 1
     batch = make_variant(make, variant, count, place, **params)
     first = numpy_by_role(batch, batch.reset(seed=2)[0])
     actions = draw_actions(batch, 25)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Make, Place, assert_same_bits, defaults, numpy_of, to_place
+from harness import IDS, Make, Place, assert_same_bits, defaults, numpy_of, to_place
 from harness import random_actions as draw_alone
 from registered import (
     CONTINUOUS,
@@ -25,6 +25,8 @@ each_team = parametrize_variants({name: Variant(name, {}) for name in (CONTINUOU
 
 # --- a single agent ---
 
+each_with_options = pytest.mark.parametrize("env_id", [name for name in IDS if gpu_envs.spec(name).options])
+
 
 def options_of(env_id: str) -> dict[str, float]:
     """Reset options that allow a single initial state, which the defaults do not allow."""
@@ -32,6 +34,7 @@ def options_of(env_id: str) -> dict[str, float]:
     return {"low": 0.25, "high": 0.25} if "low" in settings else dict.fromkeys(settings, 0.0)
 
 
+@each_with_options
 def test_options_apply_to_one_reset(make: Make, env_id: str, device: str, mode: str) -> None:
     """Reset options apply to the reset they are given to, not to the restarts and resets after it."""
     count = 40
@@ -49,6 +52,7 @@ def test_options_apply_to_one_reset(make: Make, env_id: str, device: str, mode: 
     assert all(env.params[name] == defaults(env_id)[name] for name in options_of(env_id))
 
 
+@each_with_options
 def test_options_apply_to_masked_replicas(make: Make, env_id: str, device: str) -> None:
     """With a mask, options only affect the replicas to reset; parameters with values per replica do not change."""
     name = first_real(Variant(env_id, {}))
@@ -62,6 +66,7 @@ def test_options_apply_to_masked_replicas(make: Make, env_id: str, device: str) 
     assert np.allclose(numpy_of(env.params[name]), values.astype(np.float32))
 
 
+@each_with_options
 @pytest.mark.parametrize("bounds", [(-0.3, -0.2), (0.1, 0.3), (0.2, 0.2)])
 def test_option_bounds(make: Make, env_id: str, device: str, bounds: tuple[float, float]) -> None:
     """Resets draw uniformly from ``low`` to ``high``, or within plus or minus ``x_init`` and ``y_init``."""

@@ -24,6 +24,7 @@ from registered import (
     GRID,
     HOST,
     LIMIT,
+    MAZE,
     RESULTS,
     TEAM_VARIANTS,
     VARIANTS,
@@ -173,6 +174,7 @@ UNMASKED = {
     **{name: VARIANTS[name] for name in (*IDS, "continuous-nearest", "continuous-box")},
     **OTHERS,
     "grid": Variant(GRID, {"grid_length": 100}),
+    MAZE: Variant(MAZE, {"length": 10}),
 }
 
 
@@ -180,7 +182,7 @@ UNMASKED = {
 def test_random_actions_are_philox_words(make: Make, variant: Variant, device: str) -> None:
     """Philox words for seed, episode, step and agent, four per call, in the order of an action's elements.
 
-    A single agent with one-element actions uses one word per step; with two choices, one bit per step.
+    A single agent with one-element actions uses one word per step; with two or four choices, one or two bits per step.
     """
     ends = 3 if variant.has_team else 6  # steps before any episode terminates
     env = make_variant(make, variant, 3, Place(device, "numpy"), autoreset_mode="SameStep", max_episode_steps=ends)
@@ -189,14 +191,14 @@ def test_random_actions_are_philox_words(make: Make, variant: Variant, device: s
     for role, seen in RoleInterface(env).roles.items():
         space: Any = seen.action
         size = int(np.prod(space.shape or (1,)))
-        binary = not variant.has_team and getattr(space, "n", 0) == 2
+        bits = 0 if variant.has_team else {2: 1, 4: 2}.get(getattr(space, "n", 0), 0)
         by_agent = actions[role] if variant.has_team else actions[role][:, :, None]
         for t, replica, agent in np.ndindex(8, 3, by_agent.shape[2]):
-            step, skipped = (t % ends, 0) if variant.has_team else (0, 0) if binary else divmod(t % ends, 4)
+            step, skipped = (t % ends, 0) if variant.has_team else (0, 0) if bits else divmod(t % ends, 4)
             calls = range(-(-size // 4))
             counters = np.array([[d, step, t // ends, RANDOM_ACTION << 24 | first + agent] for d in calls])
             words = philox(counters, (5 + replica, 1)).ravel()[skipped : skipped + size]
-            words = words >> (t % ends) << 31 if binary else words
+            words = words >> bits * (t % ends) << 32 - bits if bits else words
             if isinstance(space, Box):
                 units = (words >> 8).astype(np.float32) * np.float32(2**-24)
                 low, high = space.low.ravel(), space.high.ravel()

@@ -46,7 +46,7 @@ import gpu_envs
 Player: TypeAlias = Callable[..., list[Outcome[World]]]
 """Steps worlds with parameters and actions: the oracle, or this package."""
 
-PRECISIONS = {"large": ["float32"], "two": ["float64"]}
+PRECISIONS = {"large": ["float32"], "two": ["float64"], "one-without-speeds": ["float32"]}
 """The precision of these variants, to compile fewer programs; other variants run in both."""
 
 each_variant = pytest.mark.parametrize(

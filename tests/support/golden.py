@@ -23,6 +23,11 @@ States = Mapping[str, Any]
 """By field: a value for each replica, or for each agent of each replica in teams."""
 
 
+def cart_pole() -> States:
+    """Leaning poles, one of them near the end of the track."""
+    return {"x": [0.0, 1.3, -2.3], "theta": [0.0, 0.2, -0.15]}
+
+
 def tag_continuous() -> States:
     """Agents on a spiral, some of them inactive; rotated in the second replica."""
     agents = np.arange(110)
@@ -75,11 +80,19 @@ def particles(env_id: str) -> States:
 
 
 STATES: Mapping[str, Callable[[], States]] = {
-    "CartPole": lambda: {"x": [0.0, 1.3, -2.3], "theta": [0.0, 0.2, -0.15]},
+    "CartPole": cart_pole,
+    "CartPoleHidden": cart_pole,
     "MountainCar": lambda: {"position": [-0.5, 0.3, -1.15, 0.5], "velocity": [0.0, 0.02, 0.0, 0.01]},
     "MountainCarContinuous": lambda: {"position": [-0.5, 0.2, -1.15, 0.45], "velocity": [0.0, 0.02, 0.0, 0.01]},
     "Pendulum": lambda: {"theta": [0.0, 0.7, 3.0, -1.2], "theta_dot": [0.0, 1.0, -2.0, 8.0]},
     "Acrobot": lambda: {"theta1": [0.0, 1.0, -2.2], "theta2": [0.0, -0.5, 1.5]},
+    "RepeatPrevious": lambda: {"suits": [0b_01_10_11_00_01, 0b_10_11, 0b_11_00_00_10_01], "steps": [9, 1, 47]},
+    "TMaze": lambda: {
+        "cell": [0, 4, 10, 10],
+        "cue": [1, -1, 1, -1],
+        "side": [0, 0, 1, 1],
+        "shown": [True, False, False, False],
+    },
     "TagContinuous": tag_continuous,
     "TagGridWorld": lambda: {
         "x": [[0, 20, 50, 100, 70], [10, 30, 40, 60, 60]],

@@ -18,6 +18,7 @@ HOST = Place("cpu", "numpy")
 LIMIT = 11
 
 CONTINUOUS, GRID, RICE, COVID = "TagContinuous-v0", "TagGridWorld-v0", "RiceN-v0", "CovidEconomy-v0"
+CARDS, MAZE = "RepeatPrevious-v0", "TMaze-v0"
 
 RESULTS = ("observations", "rewards", "terminations", "truncations")
 
@@ -27,8 +28,13 @@ SMALL: dict[str, dict[str, Any]] = {
     CONTINUOUS: {"num_taggers": 3, "num_runners": 12, "grid_length": 6.0, "tagging_distance": 0.3},
     GRID: {"grid_length": 4},
     RICE: {"num_regions": 3, "activities": 3},
+    MAZE: {"length": 2},
 }
 """Parameters of small environments, in which random agents end some episodes before the limit."""
+
+
+FEW_STARTS = {RICE: 1, COVID: 1, CARDS: 4, MAZE: 2}
+"""Numbers of different initial observations, where they are few."""
 
 
 class Variant(NamedTuple):
@@ -44,8 +50,8 @@ class Variant(NamedTuple):
 
     @property
     def draws(self) -> bool:
-        """Whether episodes have random initial states."""
-        return self.env_id not in (RICE, COVID)
+        """Whether episodes have random initial states that hardly ever repeat."""
+        return self.env_id not in FEW_STARTS
 
     @property
     def has_team(self) -> bool:

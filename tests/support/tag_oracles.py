@@ -44,6 +44,7 @@ CONTINUOUS_DEFAULTS: Params = MappingProxyType(
         "edge_hit_penalty": 0.0,
         "use_full_observation": False,
         "num_other_agents_observed": 10,
+        "observe_speeds": True,
         "tagging_distance": 0.02,
         "tag_reward_for_tagger": 10.0,
         "step_penalty_for_tagger": 0.0,
@@ -239,6 +240,8 @@ def observe(params: Params, world: World, seeing: Bools) -> npt.NDArray[np.float
         rows[i, 5, seen] = [j < params["num_taggers"] for j in others]
         rows[i, 6, seen] = world.in_game[others]
         times[i] = world.elapsed / params["episode_length"]
+    if not params["observe_speeds"]:
+        rows = np.delete(rows, (2, 3), axis=1)
     return np.concatenate([rows.reshape(count, -1), times], axis=1)
 
 
@@ -440,6 +443,7 @@ VARIANTS: dict[str, Params] = {
         "num_other_agents_observed": 1,
         "tagging_distance": 0.25,
     },
+    "one-without-speeds": {**UNEVEN, "num_other_agents_observed": 1, "observe_speeds": False},
 }
 
 
