@@ -259,6 +259,7 @@ def restore(
         raise ValueError(f"randomness is {randomness!r}; give 'kept' or 'fresh'")
     table = _replica_arrays(sim)
     unmodified = state if isinstance(state, Snapshot) and table.can_copy_block(sim, state) else None
+    state = state if unmodified is not None else _with_fixed_params(sim, state)
     rows = _check_parts(sim, state) if unmodified is None else unmodified.replicas
     selection = ReplicaSelection(sim, replicas, unique=True)
     write_all, count, fresh = selection.indices is None, selection.count, randomness == "fresh"
@@ -318,6 +319,15 @@ def _start_next_episodes(sim: Simulation) -> None:
         return
     sim.reset(None, ended, {})
     sim.arrays.fill(ended, 0)
+
+
+def _with_fixed_params(sim: Simulation, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a snapshot with the simulation's fixed parameters that it lacks, as it may be older than they are."""
+    params = state.get("params") if isinstance(state, Mapping) else None
+    fixed = {name: sim.params[name] for name, param in sim.config.spec.params.items() if param.fixed}
+    if not isinstance(params, Mapping) or fixed.keys() <= params.keys():
+        return state
+    return {**state, "params": {**fixed, **params}}
 
 
 def _check_parts(sim: Simulation, state: Mapping[str, Any]) -> int:

@@ -257,7 +257,7 @@ def test_eval_prints_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         ([], list(COMMANDS)),
         (["tr"], ["train"]),
-        (["train", "Cart"], ["CartPole-v0", "CartPole-v1"]),
+        (["train", "Cart"], ["CartPole-v0", "CartPole-v1", "CartPoleHidden-v1"]),
         (["train", "--conf"], ["--config"]),
         (["train", "CartPole-v0", "--preset", ""], ["default", "none"]),
         (["train", "--config", ""], []),

@@ -53,6 +53,19 @@ def test_cartpole_without_speeds_is_hidden_cartpole() -> None:
     assert full.observation_space(params) == hidden.observation_space(hidden.check_params({}, 1))
 
 
+def test_a_snapshot_may_lack_a_fixed_parameter(make: Make, device: str) -> None:
+    """As one that is older than the parameter; it must have all others."""
+    env, other = (make("CartPole-v1", 3, device=device) for _ in range(2))
+    env.reset(seed=1)
+    state = {**env.get_state()}
+    state["params"] = {name: value for name, value in state["params"].items() if name != "observe_speeds"}
+    other.set_state(state)
+    assert_same_bits(other.get_state(), env.get_state())
+    del state["params"]["gravity"]
+    with pytest.raises(ValueError, match="the state's part 'params' must have"):
+        other.set_state(state)
+
+
 # --- RepeatPrevious ---
 
 
