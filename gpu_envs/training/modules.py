@@ -180,10 +180,10 @@ def _check_outputs(
     if shapes != expected_shapes:
         names = ("actions",) if len(inputs) == 1 else ("state", "starts")
         arguments = [f"observations {[*shape]}", *(f"{n} {[*t.shape]}" for n, t in zip(names, inputs, strict=False))]
-        expected = ", the values ".join(map(str, expected_shapes[:2]))
+        expected = str(expected_shapes[0])
         if len(expected_shapes) > 1:
-            expected = f"a tuple of the distribution's parameters {expected}"
-            expected += "".join(f" and the state {shape}" for shape in expected_shapes[2:])
+            results = zip(("the distribution's parameters", "the values", "the state"), expected_shapes, strict=False)
+            expected = f"a tuple of {join_names([f'{result} {shape}' for result, shape in results])}"
         elif not part:
             expected = f"the Q values of choices {expected}"
         verb = "map" if part.startswith("the critics") else "maps"

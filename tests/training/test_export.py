@@ -36,8 +36,8 @@ CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "hidden": (16, 16)}
 PENDULUM: dict[str, Any] = {"env": "Pendulum-v1", "hidden": (16, 16)}
 
 
-def reference_outputs(networks: Any, observation: Any) -> Any:
-    """Returns the outputs of a policy's module, in float32, by the module's definition."""
+def reference_outputs(networks: Any, observation: Any, state: Any = None) -> tuple[Any, Any]:
+    """Returns the outputs of a policy's module, in float32, by the module's definition; with memory the next state."""
     rows = observation.clone()
     if networks.scale is not None:
         rows = ((rows - networks.scale.mean.float()) / networks.scale.variance.clamp(min=1e-8).sqrt().float()).clip(
@@ -45,8 +45,11 @@ def reference_outputs(networks: Any, observation: Any) -> Any:
         )
     module = networks.module.eval()
     with torch.no_grad():
+        if state is not None:
+            parameters, _, next_state = module(rows.unsqueeze(0), state, torch.zeros(1, len(rows), dtype=torch.bool))
+            return parameters[0], next_state
         outputs = module.actor(rows) if hasattr(module, "critics") else module(rows)
-    return outputs[0] if isinstance(outputs, tuple) else outputs
+    return outputs[0] if isinstance(outputs, tuple) else outputs, None
 
 
 def assert_near(actual: Any, expected: Any, largest: Any) -> None:
@@ -62,16 +65,23 @@ def assert_same_actions(folder: Path, file: Path, modules: Mapping[str, Any] | N
     if env.env_spec.has_team:
         files = {name: file.with_stem(f"{file.stem}-{name}") for name in files}
     observations, _ = env.reset(seed=1)
+    states: dict[str, Any] = {}
     for _ in range(STEPS):
         by_role, masks, actions = tensors.observations(observations), tensors.action_masks(), act(observations)
         for name, path in files.items():
             parts = policies.parts[name]
             rows, role = PolicyRows(name, parts, ENVS, "cpu"), parts[0].role
             inputs = {"observation": join_rows(rows.observed(by_role, 0))}
-            expected = reference_outputs(policies.networks[name], inputs["observation"])
+            networks: Any = policies.networks[name]
+            if networks.state_size:
+                before = states.get(name, torch.zeros(rows.rows, networks.state_size))
+                inputs["state"] = torch.where(rows.take(tensors.starts(), 0).unsqueeze(1), 0.0, before)
+            expected, states[name] = reference_outputs(networks, inputs["observation"], inputs.get("state"))
             if masks:
                 inputs["action_mask"] = rows.take(masks, 0)
             results = run_model(path, **inputs)
+            if networks.state_size:
+                assert_near(results["next_state"], states[name], states[name])
             agents = {r.name: (ENVS, r.agents, r.head.width) for r in tensors.roles}
             taken = rows.take({r: a.view(agents[r]) for r, a in tensors.by_role.split(actions).items()}, 0).numpy()
             shape = (len(taken),) if role.head.scalar else taken.shape
@@ -83,7 +93,6 @@ def assert_same_actions(folder: Path, file: Path, modules: Mapping[str, Any] | N
                 assert_near(results["mean"], mean, mean)
                 assert_near(results["action"], taken, taken)
                 continue
-            networks: Any = policies.networks[name]
             kind = "logits" if networks.epsilon is None else "q_values"
             assert results["action"].dtype == np.int64
             assert float(expected.abs().max()) > 0.01

@@ -42,11 +42,15 @@ ACTING: Mapping[str, Any] = {
     "activation": "relu",
     "layer_norm": True,
     "shared_trunk": True,
+    "memory": "gru:8",
     "initial_std": 0.5,
     "precision": "bf16",
     "fused": False,
 }
 """Settings that change the first actions."""
+
+OF_MEMORY: Mapping[str, Any] = {"sequence_length": 4}
+"""Settings of policies with memory, without an effect before the first update."""
 
 OF_CHOICES = ("epsilon",)
 """Settings that do not apply to Box actions."""
@@ -91,8 +95,8 @@ def states_after(config: Run, updates: int = 1) -> dict[str, Any]:
 
 
 def test_every_setting_has_another_value_here() -> None:
-    assert sorted([*OTHERS, *OF_CHOICES, *FROM_A_BUFFER, *EXPLORING]) == sorted(POLICY_SETTINGS)
-    for name in (*OTHERS, *FROM_A_BUFFER, *EXPLORING):
+    assert sorted([*OTHERS, *OF_MEMORY, *OF_CHOICES, *FROM_A_BUFFER, *EXPLORING]) == sorted(POLICY_SETTINGS)
+    for name in (*OTHERS, *OF_MEMORY, *FROM_A_BUFFER, *EXPLORING):
         run, value = varied(name, "cpu")
         assert run(**{name: value}).flat()[name] != run().flat()[name]
 
@@ -101,11 +105,13 @@ def varied(name: str, device: str) -> tuple[Callable[..., Run], Any]:
     """Return a function that makes runs where a setting has an effect, and another value for the setting."""
     if name in OTHERS:
         return partial(duel, device), OTHERS[name]
+    if name in OF_MEMORY:
+        return partial(duel, device, memory="gru:4"), OF_MEMORY[name]
     algorithm, value = {**FROM_A_BUFFER, **EXPLORING}[name]
     return partial(off_policy_run, device, FIELD, algorithm=algorithm, gradient_steps=2), value
 
 
-NAMES = [*UPDATING, *FROM_A_BUFFER, *EXPLORING]
+NAMES = [*UPDATING, *OF_MEMORY, *FROM_A_BUFFER, *EXPLORING]
 
 
 @pytest.mark.parametrize(("name", "role"), [*zip(NAMES, cycle(ROLES), strict=False)])

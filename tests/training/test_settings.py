@@ -15,6 +15,7 @@ from trainers import run_of
 
 import gpu_envs
 from gpu_envs.training.algorithms import A2C, ALGORITHMS, PPO, PQN, SAC, TD3
+from gpu_envs.training.memory import Memory
 from gpu_envs.training.policy import Network, Policy, algorithms_with, join_names
 from gpu_envs.training.presets import PRESETS
 from gpu_envs.training.run import CHANGEABLE, POLICY_SETTINGS, SETTINGS, Run, upgraded
@@ -40,6 +41,8 @@ def allowed(field: Setting, numbers: random.Random) -> Any:
         return high - (high - low) * numbers.random()  # never the minimum, which may be excluded
     if field.kind is Schedule:
         return str(Schedule(((0.0, numbers.uniform(low, high)), (numbers.random(), numbers.uniform(low, high)))))
+    if field.kind is Memory:
+        return f"{numbers.choice(('gru', 'lstm'))}:{numbers.randint(1, 99)}"
     if field.kind is bool:
         return numbers.random() < 0.5
     if field.kind is str:
