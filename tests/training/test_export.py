@@ -60,7 +60,7 @@ def assert_same_actions(folder: Path, file: Path, modules: Mapping[str, Any] | N
     """Compares the models of a run in ``folder`` with torch's actions in its environment; returns files by policy."""
     policies = load_policies(folder, device="cpu", modules=modules)
     env = policies.make(ENVS)
-    act, tensors = policies.acting_in(env), RoleTensors(env)
+    act, tensors = policies.acting_in(env), RoleTensors(env, frames=policies.config.frame_stack)
     files = {name: file for name in policies.parts if learns(name)}
     if env.env_spec.has_team:
         files = {name: file.with_stem(f"{file.stem}-{name}") for name in files}

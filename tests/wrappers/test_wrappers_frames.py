@@ -44,7 +44,7 @@ def test_stacks(env_id: str, mode: str, size: int, padding: str, device: str) ->
     raw = numpy_env(env_id, count, mode)
     shape = raw.single_observation_space.shape
     assert shape is not None
-    other = np.linspace(-0.05, 0.05, shape[0], dtype=np.float32)
+    other = np.linspace(0.0, 0.05, shape[0], dtype=np.float32)
     padding_type: Any = other if padding == "other" else padding
     ours = FrameStackObservation(torch_env(env_id, count, mode, device), size, padding_type=padding_type)
     stacks = Stacks(size, {"reset": None, "zero": np.zeros(shape, np.float32), "other": other}[padding])

@@ -465,8 +465,9 @@ def test_nothing_changes_without_noise(env_id: str, mode: str, device: str) -> N
     """Zero noise changes no bit, even in actions out of bounds and negative zeros."""
     plain = allow_frozen(torch_env(env_id, COUNT, mode, device))
     inner = allow_frozen(torch_env(env_id, COUNT, mode, device))
-    field = next(name for name, values in inner.state.items() if values.dtype.is_floating_point)
-    ours = ObservationNoise(ActionNoise(RandomPushes(inner, {field: 0}, interval=1), 0, delay=0), 0.0, delay=(0, 0))
+    pushes = {name: 0 for name, values in inner.state.items() if values.dtype.is_floating_point}
+    pushed = RandomPushes(inner, pushes, interval=1) if pushes else inner
+    ours = ObservationNoise(ActionNoise(pushed, 0, delay=0), 0.0, delay=(0, 0))
     assert (ours.observation_space, ours.action_space) == (plain.observation_space, plain.action_space)
     assert_same_bits(on_host(ours.reset(seed=0)), on_host(plain.reset(seed=0)))
     for actions in random_actions(env_id, 2 * LIMIT, COUNT):
