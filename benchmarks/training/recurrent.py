@@ -19,7 +19,7 @@ MAZES = ((20, 32), (50, 64))
 """Lengths of T-mazes, and steps of a horizon, which is a sequence."""
 
 TAG = {"num_other_agents_observed": 1, "observe_speeds": False}
-"""What taggers see: one other agent, and no speeds."""
+"""Parameters by which taggers see one other agent, and no speeds."""
 
 
 def recurrent(plan: TrainingPlan) -> dict[str, Any]:
@@ -70,13 +70,13 @@ def cartpole(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def mazes(plan: TrainingPlan) -> dict[str, Any]:
-    """Train in T-mazes with and without memory; evaluated is the share of episodes that end on the right side."""
+    """Train in T-mazes with and without memory; evaluated is the share of episodes that end on the correct side."""
     results = {}
     for length, horizon in MAZES:
         for what, memory in (("memory", {}), ("no memory", {"memory": None})):
             settings = {"params": {"length": length}, "horizon": horizon, **memory}
             name = f"{length}, {what}"
-            results[name] = _train(plan, "TMaze-v0", f"length {name}", "agent", "right", **settings)
+            results[name] = _train(plan, "TMaze-v0", f"length {name}", "agent", "correct", **settings)
     return results
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from gpu_envs.cli.parser import Pairs, Parser, Switch, expand_suffix, keep_message, parse_value
 from gpu_envs.documented import field_docs
 from gpu_envs.training.algorithms import ALGORITHMS, PPO
-from gpu_envs.training.memory import Memory
 from gpu_envs.training.policy import algorithms_with, join_names
+from gpu_envs.training.recurrent_settings import Memory
 from gpu_envs.training.run import MAPPINGS, SETTINGS, Run
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import Setting

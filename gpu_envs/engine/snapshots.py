@@ -322,9 +322,9 @@ def _start_next_episodes(sim: Simulation) -> None:
 
 
 def _with_fixed_params(sim: Simulation, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a snapshot with the simulation's fixed parameters that it lacks, as it may be older than they are."""
+    """Return a snapshot with defaults of fixed parameters that it lacks, as it may be older than they are."""
     params = state.get("params") if isinstance(state, Mapping) else None
-    fixed = {name: sim.params[name] for name, param in sim.config.spec.params.items() if param.fixed}
+    fixed = {name: param.default for name, param in sim.config.spec.params.items() if param.fixed}
     if not isinstance(params, Mapping) or fixed.keys() <= params.keys():
         return state
     return {**state, "params": {**fixed, **params}}

@@ -48,7 +48,7 @@ T_MAZE = EnvSpec(
         "turn_penalty": Param(1.0, "penalty of a turn to the other side", minimum=0),
         "move_penalty": Param(0.1, "penalty of `length` moves that do not lead towards the junction", minimum=0),
     },
-    metrics={"right": Metric("1 if the episode ended on the side of the cue")},
+    metrics={"correct": Metric("1 if the episode ended on the side of the cue")},
     observation=Box(0.0, 1.0, (4,), np.float32),
     action=Discrete(4),
     max_episode_steps=lambda params: STEPS_PER_CELL * params["length"],

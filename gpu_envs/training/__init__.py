@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from gpu_envs.training.heads import Head as Head
     from gpu_envs.training.joint_iterations import Outcome as Outcome
     from gpu_envs.training.joint_iterations import PopulationReport as PopulationReport
-    from gpu_envs.training.memory import GRU as GRU
-    from gpu_envs.training.memory import LSTM as LSTM
     from gpu_envs.training.networks import ActorCritic as ActorCritic
     from gpu_envs.training.networks import PolicyModule as PolicyModule
     from gpu_envs.training.policy import Network as Network
@@ -38,6 +36,8 @@ if TYPE_CHECKING:
     from gpu_envs.training.record.reports import Result as Result
     from gpu_envs.training.record.run_directory import RunDirectory as RunDirectory
     from gpu_envs.training.recurrent import RecurrentModule as RecurrentModule
+    from gpu_envs.training.recurrent_settings import GRU as GRU
+    from gpu_envs.training.recurrent_settings import LSTM as LSTM
     from gpu_envs.training.rollout.evaluation import Acting as Acting
     from gpu_envs.training.rollout.evaluation import TrainedPolicies as TrainedPolicies
     from gpu_envs.training.run import Run as Run
@@ -59,7 +59,7 @@ _MODULES = {
     "comparison": ("Comparison", "compare"),
     "export": ("export_policies",),
     "joint_iterations": ("Outcome", "PopulationReport"),
-    "memory": ("GRU", "LSTM"),
+    "recurrent_settings": ("GRU", "LSTM"),
     "networks": ("ActorCritic", "PolicyModule"),
     "heads": ("Head",),
     "policy": ("Network", "Policy"),

@@ -35,7 +35,7 @@ from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite, check_structure, load_run
-from gpu_envs.training.recurrent import Recurrence
+from gpu_envs.training.recurrent import Recurrence, RecurrentModule
 from gpu_envs.training.rollout.plan import Plan, PolicyRole, PolicyRows
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
@@ -70,7 +70,8 @@ def make_learner(
     module = _make_module(case, user_module, name, run)
     if user_module is not None:
         check_module(module, case, name)
-    check_sequence_length(module, case, config.horizon, name)
+    if isinstance(module, RecurrentModule):
+        check_sequence_length(case.algorithm, config.horizon)
     for tensor in module.state_dict().values():
         group.broadcast_first(tensor)
     scale = ObservationScale(case.features, case.device, group) if case.network.normalise_observations else None
@@ -213,7 +214,7 @@ class Player:
             turn: Number of the step since ``advance``, on which the random numbers depend.
             observations: By role, ``[num_envs, agents, features]``.
             action_masks: By role, ``[num_envs, agents, choices]``; None or empty: all choices are allowed.
-            starts: By role, ``[num_envs, agents]``: where a policy with memory starts anew.
+            starts: By role, ``[num_envs, agents]``: where a policy with memory restarts.
             greedy: Take the most likely actions instead of sampling.
         """
         action_mask = self.policy_rows.take(action_masks, 0) if action_masks else None

@@ -170,6 +170,8 @@ class _PolicyFunction(nn.Module, Networks):
         if self.states:
             inputs["state"] = torch.cat(self.states)
         finite = inputs["observation"].isfinite().all(1)  # rows of inactive agents may be NaN
+        if self.states:
+            finite &= inputs["state"].isfinite().all(1)
         inputs = {key: tensor[finite] for key, tensor in inputs.items()}
         actions = inputs.pop("actions")
         if self.sampled:  # equal noise for all choices, and none for a box, draw the most likely actions

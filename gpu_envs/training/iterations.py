@@ -17,6 +17,7 @@ from gpu_envs.errors import ActionError, DivergedError
 from gpu_envs.registry.catalog import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import OnPolicy
+from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.assembly import Player, make_learner, make_player, restart_learner
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
@@ -113,6 +114,7 @@ class Iterations:
                 self.players[name] = make_player(policy_rows, config, saved_players.get(name))
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; leave one role out, or give it a name")
+        self._check_sequence_lengths()
         self._episode_sums = EpisodeSums(device)
         # made last: the kernels of policies compile in the background in the meantime
         self.horizon_env = horizon_env = env or make_env()
@@ -128,6 +130,19 @@ class Iterations:
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules.values()]
         self._schedules = DeviceSchedules(targets, config, device)
+
+    def _check_sequence_lengths(self) -> None:
+        """Raise a ValueError for a ``sequence_length`` without an effect: no policy has memory, or its own has none."""
+        some_have_memory = any(learner.recurrent_state is not None for learner in self.learners.values())
+        for name, learner in self.learners.items():
+            algorithm, override = learner.algorithm, self.config.policy_overrides.get(name)
+            length = algorithm.sequence_length if isinstance(algorithm, PolicyGradient) else None
+            explicit = override is not None and override.explicit("sequence_length")
+            if length is not None and learner.recurrent_state is None and (explicit or not some_have_memory):
+                raise ValueError(
+                    f"sequence_length is {length}, but the policy {name!r} has no memory: leave it out, or give a "
+                    "memory, such as gru:64"
+                )
 
     def _policies_with_memory(self) -> dict[str, torch.Tensor]:
         """Return the state of each policy with memory."""

@@ -73,7 +73,7 @@ class Learner(ABC):
         schedules: Schedules by the name of the setting, each with the tensor that receives its current value.
         streams: Keys and counters of the random numbers, by purpose.
         warmup_iterations: Number of iterations that it will collect without learning, outside of CUDA graphs.
-        recurrent_state: What a policy with memory keeps for each row, ``[rows, numbers]``; None: it has no memory.
+        recurrent_state: State of each row of a policy with memory, ``[rows, state_size]``; None: it has no memory.
     """
 
     networks: Networks
@@ -102,8 +102,9 @@ class Learner(ABC):
         self.schedules = {name: (getattr(algorithm, name), target) for name, (_, target) in self.schedules.items()}
 
     def describe(self) -> dict[str, Any]:
-        """Return the shapes of the weights, which must agree with a checkpoint's."""
-        return {name: list(tensor.shape) for name, tensor in self.module.state_dict().items()}
+        """Return the shapes of the weights, and of the state of memory, which must agree with a checkpoint's."""
+        shapes = {name: list(tensor.shape) for name, tensor in self.module.state_dict().items()}
+        return shapes | ({"state of memory": [self.networks.state_size]} if self.networks.state_size else {})
 
     @abstractmethod
     def act(self, t: int, storage: Mapping[str, RoleStorage]) -> Tensor:
@@ -164,9 +165,9 @@ class Learner(ABC):
         """Return the observations before each step and after the last, ``[horizon + 1, rows, features]``."""
         return self.policy_rows.observed({name: s.rows() for name, s in storage.items()}, 1)
 
-    def _final_observations(self, storage: Mapping[str, RoleStorage]) -> Rows:
-        """Return the final observations of episodes, ``[horizon, rows, features]``."""
-        return self.policy_rows.observed({name: s.final_rows for name, s in storage.items()}, 1)
+    def _final_observations(self, storage: Mapping[str, RoleStorage], steps: slice = slice(None)) -> Rows:
+        """Return the final observations of episodes in some steps, by default all, ``[steps, rows, features]``."""
+        return self.policy_rows.observed({name: s.final_rows[steps] for name, s in storage.items()}, 1)
 
     def _end_update(self, observations: Rows, alive: Tensor | None) -> None:
         """Advance the random numbers, learn observation statistics (flat rows), and broadcast the module's buffers."""
@@ -253,8 +254,8 @@ class OnPolicyLearner(Learner):
         self.actions, self.log_probs, self.values = arrays["actions"], arrays["log_probs"], arrays["values"]
         length = sequence_length(algorithm, horizon)
         self.sequences = Sequences(arrays, length) if networks.state_size else None
-        several = self.sequences is not None and args.limit is not None and horizon > args.limit
-        self._final_values = torch.empty_like(self.log_probs) if several else None
+        several_truncations = self.sequences is not None and args.limit is not None and horizon > args.limit
+        self._final_values = torch.empty_like(self.log_probs) if several_truncations else None
         self.recurrent_state = arrays.get("recurrent_state")
         self.advantages, self.returns, self.acted = arrays["advantages"], arrays["returns"], arrays.get("acted")
         self._places, self._last_values, self.indices = arrays["places"], arrays["last_values"], arrays.get("indices")
@@ -272,6 +273,7 @@ class OnPolicyLearner(Learner):
             raise ValueError(
                 f"minibatches is {minibatches}, but a horizon of the policy {policy_rows.name!r} has {samples} "
                 f"{unit}{of_agents}: give {samples} or fewer"
+                + (", or more replicas or a shorter sequence_length" if self.sequences is not None else "")
             )
         shuffled = math.prod(algorithm.passes) > 1
         self.permutation = Permutation(samples, device, case.threads, group_size=size) if shuffled else None
@@ -330,8 +332,8 @@ class OnPolicyLearner(Learner):
         )
         if self.sequences is not None:
             if t > 0:
-                self._keep_final_states(t - 1, storage)
-            request.recurrence = self.sequences.begin_step(t, self._flags(storage, "starts", slice(t, t + 1)))
+                self._store_final_states(t - 1, storage)
+            request.recurrence = self.sequences.start_step(t, self._flags(storage, "starts", slice(t, t + 1)))
         self.policy_rows.act(networks, request)
         return self.actions[t] if self.acted is None else self.acted
 
@@ -373,13 +375,14 @@ class OnPolicyLearner(Learner):
         if self.sequences is not None:
             self.sequences.starts = self._flags(storage, "starts", slice(horizon))
 
-    def _keep_final_states(self, t: int, storage: Mapping[str, RoleStorage]) -> None:
-        """Keep the states of a policy with memory after step ``t``, or the values with them, for ``_bootstrap``."""
+    def _store_final_states(self, t: int, storage: Mapping[str, RoleStorage]) -> None:
+        """Store the states of a policy with memory after step ``t``, or the values with them, for ``_bootstrap``."""
         if self.sequences is None or self._limit is None:
             return
-        states = self.sequences.keep_final(self._flags(storage, "truncations", slice(t, t + 1)))
-        if self._final_values is not None:
-            final = self._final_observations(storage)[t : t + 1].flatten(0, 1)
+        step = slice(t, t + 1)
+        states = self.sequences.store_final_states(self._flags(storage, "truncations", step))
+        if self._final_values is not None:  # a state for each step would need more memory than a value
+            final = self._final_observations(storage, step).flatten(0, 1)
             self.networks.values(ValueRequest(final, self._final_values[t], recurrence=states))
 
     def _compute_values(
@@ -406,7 +409,7 @@ class OnPolicyLearner(Learner):
         """
         if self._limit is None:
             return self.values[-1]
-        self._keep_final_states(self.horizon - 1, storage)
+        self._store_final_states(self.horizon - 1, storage)
         if self._final_values is not None:
             return self._final_values
         final = self._final_observations(storage).flatten(0, 1)

@@ -42,7 +42,10 @@ class MemoryEstimate:
 
 
 def memory_of_run(plan: Plan) -> MemoryEstimate:
-    """Estimate a run's memory per replica, without weights; ValueError if an algorithm cannot learn in its role."""
+    """Estimate a run's memory per replica; ValueError if an algorithm cannot learn in its role.
+
+    Without weights, and without the states of users' modules and frozen policies with memory, which are not loaded yet.
+    """
     config, spec, limit, horizon = plan.config, plan.world.spec, plan.limit, plan.config.horizon
     stored = _environment(plan) + int(config.stagger)
     shared, per_step = dict[str, int](), 0

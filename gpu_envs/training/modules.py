@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import PQN, OffPolicy
+from gpu_envs.training.algorithms import PQN, Algorithm, OffPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.networks import (
     Case,
@@ -112,33 +112,32 @@ def _check_recurrent(module: RecurrentModule, case: Case, name: str) -> None:
             f"the policy {name!r} is a training.RecurrentModule, which {case.algorithm.name} cannot train: give the "
             "algorithm ppo or a2c, or a module without memory"
         )
-    state: Any = module.initial_state(2)
-    if not isinstance(state, torch.Tensor) or state.ndim != 2 or len(state) != 2 or state.dtype != torch.float32:
-        actual = f"{state.dtype} {[*state.shape]}" if isinstance(state, torch.Tensor) else type(state).__name__
-        raise ValueError(
-            f"initial_state(2) of the policy {name!r} is {actual}; return a float32 tensor [rows, numbers], [2, ...]"
-        )
+    for method in ("initial_state", "forward"):
+        if getattr(type(module), method) is getattr(RecurrentModule, method):
+            raise ValueError(f"the policy {name!r} is a training.RecurrentModule without {method}(): define it")
+    for rows in (1, 3):
+        state: Any = module.initial_state(rows)
+        is_tensor = isinstance(state, torch.Tensor)
+        if not is_tensor or state.ndim != 2 or len(state) != rows or not state.numel() or state.dtype != torch.float32:
+            actual = f"{state.dtype} {[*state.shape]}" if is_tensor else type(state).__name__
+            raise ValueError(
+                f"initial_state({rows}) of the policy {name!r} is {actual}; return a float32 tensor [rows, n], "
+                f"[{rows}, n], with n above 0"
+            )
     if state.device != torch.device(case.device):
         raise ValueError(
             f"initial_state of the policy {name!r} is on {state.device}, but the policy is on {case.device}: make it "
             "on the device of the module's parameters"
         )
-    shapes = ((1, 2, case.head.parameters), (1, 2), tuple(state.shape))
-    starts = torch.ones(1, 2, dtype=torch.bool, device=case.device)
+    shapes = ((2, 3, case.head.parameters), (2, 3), tuple(state.shape))
+    starts = torch.ones(2, 3, dtype=torch.bool, device=case.device)
     _check_outputs(module, case, name, shapes, "", state, starts)
 
 
-def check_sequence_length(module: nn.Module, case: Case, horizon: int, name: str) -> None:
-    """Raise a ValueError if a policy's ``sequence_length`` has no effect, or does not divide the horizon."""
-    length = case.algorithm.sequence_length if isinstance(case.algorithm, PolicyGradient) else None
-    if length is None:
-        return
-    if not isinstance(module, RecurrentModule):
-        raise ValueError(
-            f"sequence_length is {length}, but the policy {name!r} has no memory: leave it out, or give a memory, such "
-            "as gru:64"
-        )
-    if horizon % length:
+def check_sequence_length(algorithm: Algorithm, horizon: int) -> None:
+    """Raise a ValueError if ``sequence_length`` does not divide the horizon."""
+    length = algorithm.sequence_length if isinstance(algorithm, PolicyGradient) else None
+    if length is not None and horizon % length:
         raise ValueError(
             f"sequence_length is {length}, but horizon is {horizon}: give a horizon that is a multiple of {length}, or "
             f"a sequence_length that divides {horizon}"
@@ -148,12 +147,12 @@ def check_sequence_length(module: nn.Module, case: Case, horizon: int, name: str
 def _check_outputs(
     module: nn.Module, case: Case, name: str, expected_shapes: Shapes, part: str = "", *inputs: torch.Tensor
 ) -> torch.Tensor:
-    """Return a module's last output for two rows of zeros; a ValueError unless outputs learn and have these shapes.
+    """Return a module's last output for rows of zeros; a ValueError unless outputs learn and have these shapes.
 
     ``inputs`` are the actions of critics, or the state and the starts of a module with memory.
     """
     features = case.features
-    shape = (1, 2, features) if isinstance(module, RecurrentModule) else (2, features)
+    shape = (2, 3, features) if isinstance(module, RecurrentModule) else (2, features)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(
             f"{part}the policy {name!r} has no parameters that require a gradient: nothing to train. Give a float32 "
@@ -164,7 +163,7 @@ def _check_outputs(
     try:
         with torch.enable_grad():
             result = module(torch.zeros(shape, device=case.device), *inputs)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         raise ValueError(

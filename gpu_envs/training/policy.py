@@ -8,7 +8,7 @@ from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.training.algorithms import ALGORITHMS, SAC, Algorithm
 from gpu_envs.training.algorithms.base import PolicyGradient
-from gpu_envs.training.memory import Memory
+from gpu_envs.training.recurrent_settings import Memory
 from gpu_envs.training.settings import Settings, setting, settings_of
 
 

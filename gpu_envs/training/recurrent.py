@@ -2,44 +2,43 @@
 
 import dataclasses
 import math
-from abc import abstractmethod
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from gpu_envs.training.memory import LSTM, Memory
 from gpu_envs.training.networks import Case, hidden_layers, initialised, log_std_of, with_log_std
+from gpu_envs.training.recurrent_settings import LSTM, Memory
 
 
 class RecurrentModule(nn.Module):
     """A policy module with memory: it keeps a state for each row (an agent of a replica) from step to step."""
 
-    @abstractmethod
     def initial_state(self, rows: int) -> Tensor:
-        """Return the float32 state at the start of an episode, ``[rows, numbers]``, on the module's device."""
+        """Return the float32 state at the start of an episode, ``[rows, state_size]``, on the module's device."""
+        raise NotImplementedError
 
-    @abstractmethod
     def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the parameters of the action distributions, the values, and the state after the last step.
 
         Args:
             observations: ``[steps, rows, features]``, as ``PolicyModule`` describes them; one step while it acts.
-            state: ``[rows, numbers]``: the state before the first step; the initial one where that starts an episode.
+            state: ``[rows, state_size]``: the state before the first step; the initial one where it starts an episode.
             starts: bool ``[steps, rows]``: whether a step is the first of its episode, so that the state before it is
                 the initial one.
 
         Returns:
-            ``[steps, rows, head.parameters]``, ``[steps, rows]`` and ``[rows, numbers]``.
+            ``[steps, rows, head.parameters]``, ``[steps, rows]`` and ``[rows, state_size]``.
         """
+        raise NotImplementedError
 
 
 class Recurrence(NamedTuple):
-    """What a module with memory gets besides observations."""
+    """Inputs of a module with memory besides observations."""
 
     state: Tensor
-    """The state before the first step, ``[rows, numbers]``."""
+    """The state before the first step, ``[rows, state_size]``."""
     starts: Tensor
     """bool ``[steps * rows]``, in the order of the observations: whether a step is the first of its episode."""
 
@@ -130,12 +129,12 @@ class RecurrentPolicy(RecurrentModule):
 
     def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.critic is None:
-            of_actor, next_state = self.actor(observations, state, starts)
-            of_critic = of_actor
+            actor_features, next_state = self.actor(observations, state, starts)
+            critic_features = actor_features
         else:
             actor_state, critic_state = state.chunk(2, 1)
-            of_actor, actor_state = self.actor(observations, actor_state, starts)
-            of_critic, critic_state = self.critic(observations, critic_state, starts)
+            actor_features, actor_state = self.actor(observations, actor_state, starts)
+            critic_features, critic_state = self.critic(observations, critic_state, starts)
             next_state = torch.cat((actor_state, critic_state), 1)
-        parameters = with_log_std(self.actor_head(of_actor), self.log_std)
-        return parameters, self.critic_head(of_critic).squeeze(-1), next_state
+        parameters = with_log_std(self.actor_head(actor_features), self.log_std)
+        return parameters, self.critic_head(critic_features).squeeze(-1), next_state

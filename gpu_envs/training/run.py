@@ -17,8 +17,8 @@ from gpu_envs.registry.catalog import portable_name
 from gpu_envs.registry.sources import parse_spec_path
 from gpu_envs.specs.distributions import stored
 from gpu_envs.training.algorithms import ALGORITHMS, PPO, Algorithm, OffPolicy
-from gpu_envs.training.memory import Memory
 from gpu_envs.training.policy import Network, Policy, check_algorithm_and_network, check_supported, settings_for
+from gpu_envs.training.recurrent_settings import Memory
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import MAX_COUNT, MAX_STEPS, Setting, Settings, as_int, setting, settings_of
 

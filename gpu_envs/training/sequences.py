@@ -11,12 +11,12 @@ from gpu_envs.training.recurrent import Recurrence
 
 @final
 class Sequences:
-    """Divides a horizon of each row into sequences, numbered row by row: first the rows' first sequences.
+    """Divides a horizon of each row into sequences: sequence n is number ``n // rows`` of row ``n % rows``.
 
     Attributes:
         length: Steps of a sequence.
         count: Number of sequences.
-        state: The states now, ``[rows, numbers]``.
+        state: The states now, ``[rows, state_size]``.
         starts: bool ``[horizon * rows]``: whether each sample is the first of its episode; set after a rollout.
     """
 
@@ -32,14 +32,14 @@ class Sequences:
         self.count: Final = len(self._before) * rows
         self._steps: Final = torch.arange(length, dtype=torch.int32, device=device).unsqueeze(1) * rows
 
-    def begin_step(self, t: int, starts: Tensor) -> Recurrence:
-        """Return the states before step ``t``, and keep them if it is the first of a sequence; ``starts``: [rows]."""
+    def start_step(self, t: int, starts: Tensor) -> Recurrence:
+        """Return the states before step ``t``, and store them if it is the first of a sequence; ``starts``: [rows]."""
         if t % self.length == 0:
             self._before[t // self.length].copy_(self.state)
         return Recurrence(self.state, starts)
 
-    def keep_final(self, truncated: Tensor) -> Recurrence:
-        """Keep the states of the rows whose episodes were truncated in the last step; return the last ones kept."""
+    def store_final_states(self, truncated: Tensor) -> Recurrence:
+        """Store the states of rows whose episodes the last step truncated, ``[rows]``; return the stored states."""
         self._final.copy_(torch.where(truncated.unsqueeze(1), self.state, self._final))
         return self.final
 
@@ -48,13 +48,13 @@ class Sequences:
         """The states with which the final observation of each row's last truncated episode is valued."""
         return Recurrence(self._final, torch.zeros_like(self._final[:, 0], dtype=torch.bool))
 
-    def minibatch(self, numbers: Tensor) -> tuple[Tensor, Recurrence]:
-        """Return the indices of samples of sequences, their first steps before their second ones, and the states.
+    def minibatch(self, sequences: Tensor) -> tuple[Tensor, Recurrence]:
+        """Return the indices of samples of sequences, all first steps before all second ones, and the states.
 
-        ``numbers`` are the numbers of the sequences, int32.
+        ``sequences`` are int32 indices of sequences.
         """
         rows = len(self.state)
-        first = numbers + numbers // rows * ((self.length - 1) * rows)
+        first = sequences + sequences // rows * ((self.length - 1) * rows)
         indices = (first + self._steps).flatten()
-        states = self._before.flatten(0, 1).index_select(0, numbers)
+        states = self._before.flatten(0, 1).index_select(0, sequences)
         return indices, Recurrence(states, self.starts.index_select(0, indices))

@@ -15,7 +15,7 @@ from typing import Any, Literal, final
 from gpu_envs.backend.several import PerRun
 from gpu_envs.documented import field_docs
 from gpu_envs.errors import did_you_mean
-from gpu_envs.training.memory import Memory
+from gpu_envs.training.recurrent_settings import Memory
 from gpu_envs.training.schedule import Schedule
 
 MAX_COUNT = 2**31 - 1

@@ -14,7 +14,8 @@ from torch import nn
 
 from gpu_envs.backend import resolve_device
 from gpu_envs.documented import documented
-from gpu_envs.training.algorithms import OffPolicy
+from gpu_envs.training.algorithms import OffPolicy, OnPolicy
+from gpu_envs.training.learner import sequence_length
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run
 from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError, available_memory, release_memory
 from gpu_envs.training.process.group import Group
@@ -175,11 +176,13 @@ def tune(
 
 
 def _min_replicas(config: Run) -> int:
-    """Return the minimum number of replicas: one sample per minibatch, or a buffer that holds a batch."""
+    """Return the minimum number of replicas: one sample or sequence per minibatch, or a buffer that holds a batch."""
     algorithm = config.algorithm
     if isinstance(algorithm, OffPolicy):
         return -(-algorithm.batch_size // (algorithm.buffer_size - algorithm.n_step))
-    return -(-algorithm.passes[1] // config.horizon)
+    assert isinstance(algorithm, OnPolicy)
+    steps = sequence_length(algorithm, config.horizon) if config.network.memory is not None else 1
+    return -(-algorithm.passes[1] * steps // config.horizon)
 
 
 def _trial(config: Run, num_envs: int, modules: Mapping[str, nn.Module] | None) -> Trainer:

@@ -11,16 +11,16 @@ FN int suit_of(const State& s, int age) { return int(u32(s.suits) >> BITS * age)
 FN void reset(State& s, const Params&, Random& random) {
     s.suits = random.integer(SUITS);
     s.steps = 0;
-    s.right = 0;
+    s.correct = 0;
 }
 
 FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {
     const bool counts = s.steps >= p.k;
-    const bool right  = action == suit_of(s, p.k);
-    const real points = (right ? p.reward : -p.penalty) / real(CARDS - p.k);
+    const bool correct = action == suit_of(s, p.k);
+    const real points = (correct ? p.reward : -p.penalty) / real(CARDS - p.k);
     s.suits  = int(u32(s.suits) << BITS | u32(random.integer(SUITS)));
     s.steps += 1;
-    s.right += counts && right ? 1 : 0;
+    s.correct += counts && correct ? 1 : 0;
     return {counts ? points : real(0), false};
 }
 
@@ -28,4 +28,4 @@ FN void observe(const State& s, const Params&, Observation& observation) {
     for (int j = 0; j < SUITS; ++j) observation[j] = j == suit_of(s, 0) ? 1.0f : 0.0f;
 }
 
-FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.right = real(s.right); }
+FN void measure(const State& s, const Params&, Metrics& metrics) { metrics.correct = real(s.correct); }

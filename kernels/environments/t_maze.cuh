@@ -33,5 +33,5 @@ FN void observe(const State& s, const Params& p, Observation& observation) {
 }
 
 FN void measure(const State& s, const Params&, Metrics& metrics) {
-    metrics.right = s.side == s.cue ? real(1) : real(0);
+    metrics.correct = s.side == s.cue ? real(1) : real(0);
 }

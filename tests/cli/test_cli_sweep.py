@@ -15,6 +15,14 @@ pytest.importorskip("torch")
 SMALL = "--device cpu --num-envs 8 --horizon 16 --epochs 1 --minibatches 2 --hidden 32,32 --total-steps 512".split()
 
 
+def test_a_sweep_of_memories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their texts have colons, as ranges."""
+    vary = ["--vary", "memory=gru:4,lstm:3,none"]
+    output_of(capsys, "sweep", "CartPole-v1", "--preset", "none", *SMALL, *vary, "--run-dir", str(tmp_path / "all"))
+    rows = list(csv.DictReader((tmp_path / "all" / "runs.csv").read_text().splitlines()))
+    assert sorted(row["memory"] for row in rows) == ["", "gru:4", "lstm:3"]
+
+
 def test_a_sweep_writes_its_runs_and_extract_makes_a_run_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,15 @@ def test_a_snapshot_may_lack_a_fixed_parameter(make: Make, device: str) -> None:
         other.set_state(state)
 
 
+def test_a_snapshot_without_a_fixed_parameter_had_its_default(make: Make, device: str) -> None:
+    """An environment with another value refuses it."""
+    one, other = (make("TMaze-v0", 3, device=device, length=length) for length in (10, 11))
+    one.reset(seed=1)
+    state = {**one.get_state(), "params": {n: v for n, v in one.get_state()["params"].items() if n != "length"}}
+    with pytest.raises(ValueError, match="length"):
+        other.set_state(state)
+
+
 # --- RepeatPrevious ---
 
 
@@ -88,7 +97,7 @@ def test_repeat_previous_matches_a_queue(make: Make, device: str, k: int) -> Non
         queue.append(shown.argmax(1))
         assert not terminations.any()
         assert truncations.tolist() == [t == steps - 1] * count
-    assert numpy_of(env.episode_metrics["right"]).tolist() == right.tolist()
+    assert numpy_of(env.episode_metrics["correct"]).tolist() == right.tolist()
     assert 0 < right.min() < right.max() <= steps - k
 
 
@@ -146,7 +155,7 @@ def test_every_move_in_a_maze(make: Make, device: str, length: int) -> None:
         assert terminations[i] == (side != 0)
         assert observations[i].tolist() == [0, 0, after < length, after == length]
     ended = terminations
-    assert numpy_of(env.episode_metrics["right"])[ended].tolist() == (rewards[ended] == 4).tolist()
+    assert numpy_of(env.episode_metrics["correct"])[ended].tolist() == (rewards[ended] == 4).tolist()
 
 
 def test_only_the_first_observation_shows_the_cue(make: Make, device: str) -> None:
@@ -170,4 +179,4 @@ def test_only_the_first_observation_shows_the_cue(make: Make, device: str) -> No
         assert not terminations.any()
         assert truncations.tolist() == [t == 99] * 1000
     np.testing.assert_allclose(env.episode_return, -1, rtol=1e-5)
-    assert not numpy_of(env.episode_metrics["right"]).any()
+    assert not numpy_of(env.episode_metrics["correct"]).any()

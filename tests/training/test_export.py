@@ -344,7 +344,7 @@ def test_distribution_of_box_actions(algorithm: str, tmp_path: Path) -> None:
     action, (mean,) = draws(tmp_path, row, noise)
     policies = load_policies(run, device="cpu")
     networks: Any = policies.networks["agent"]
-    outputs = reference_outputs(networks, torch.tensor(row["observation"]))[0].numpy()
+    outputs = reference_outputs(networks, torch.tensor(row["observation"]))[0][0].numpy()
     algorithm_settings: Any = policies.config.algorithm
     normal = {
         "ppo": lambda: mean + np.exp(outputs[1]) * noise,

@@ -43,6 +43,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "a2c": ("CartPole-v1", {"algorithm": "a2c", "fused": False, "shared_trunk": True}, {"gae_lambda": [0.5, 0.9]}),
     "team that shares": (GRID, {"fused": False}, {"gamma": [0.9, 0.99]}),
     "memory": ("CartPole-v1", {"memory": "gru:6", "sequence_length": 4}, {"learning_rate": [1e-3, 1e-2]}),
+    "memory beyond the limit": (
+        "Pendulum-v1",
+        {"memory": "lstm:6", "shared_trunk": True, "params": {"max_episode_steps": 7}},
+        {"gamma": [0.9, 0.99]},
+    ),
+    "memory of a team": (FIELD, {"memory": "gru:6", "params": FIELD_PARAMS}, {"clip": [0.1, 0.3]}),
     "masks": (FIELD, {"fused": False, "params": FIELD_PARAMS}, {"clip": [0.1, 0.3]}),
 }
 

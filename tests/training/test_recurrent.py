@@ -30,7 +30,7 @@ from gpu_envs.training import (  # noqa: E402
 )
 from gpu_envs.training.engines.base import Minibatch  # noqa: E402
 from gpu_envs.training.engines.torch import _log_probs_and_entropies  # noqa: E402
-from gpu_envs.training.observations import join_rows  # noqa: E402
+from gpu_envs.training.observations import SplitRows, join_rows  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread", "masked_environments")
 
@@ -121,17 +121,6 @@ def started(states: list[Any], starts: Tensor) -> list[Any]:
         return torch.where(starts.unsqueeze(1), 0.0, state)
 
     return [zeroed(state) for state in states]
-
-
-def kept(states: list[Any], before: list[Any], where: Tensor) -> list[Any]:
-    """Return ``states`` where a mask is set, and the states before elsewhere."""
-
-    def joined(state: Any, old: Any) -> Any:
-        if isinstance(state, tuple):
-            return tuple(map(joined, state, old))
-        return torch.where(where.unsqueeze(1), state, old)
-
-    return list(map(joined, states, before))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -292,16 +281,20 @@ def test_minibatches_have_whole_sequences(device: str) -> None:
     assert recurrence.state.shape == (4, 12)
 
 
-@pytest.mark.parametrize("bytes_each", [1, 2**20])
+@pytest.mark.parametrize("bytes_each", [1, 2**16, 2**20])
+@pytest.mark.parametrize("role", ["agent", "hunter", "prey"])
 def test_large_minibatches_are_computed_in_pieces(
-    device: str, bytes_each: int, monkeypatch: pytest.MonkeyPatch
+    device: str, role: str, bytes_each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same gradient."""
-    trainer = Trainer(memory_run(device, sequence_length=4, epochs=1))
+    """With the same gradient; pieces have full groups of agents that share observations."""
+    env = "CartPole-v1" if role == "agent" else "Sharing-v0"
+    trainer = Trainer(memory_run(device, env=env, sequence_length=4, epochs=1))
     trainer.iterate(1)
-    learner: Any = trainer.learners["agent"]
-    indices, recurrence = learner.sequences.minibatch(learner.indices[:9])
+    learner: Any = trainer.learners[role]
+    indices, recurrence = learner.sequences.minibatch(learner.indices[: 9 * learner.policy_rows.group_size])
     observations, samples = learner.samples
+    if isinstance(observations, SplitRows):
+        observations = observations.with_data(observations.individual, torch.rand_like(observations.shared))
     minibatch = Minibatch(observations, samples, indices, learner.algorithm, learner.scalars, recurrence)
     results = []
     for size in (2**32, bytes_each):
@@ -316,7 +309,7 @@ def test_large_minibatches_are_computed_in_pieces(
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_trained_policies_keep_their_state_in_environments_of_users(mode: str, device: str, tmp_path: Path) -> None:
-    """The greedy actions of a loop that starts its own state anew with each episode."""
+    """The greedy actions of a loop that restarts its own state with each episode."""
     params = {"max_episode_steps": 18}
     train(memory_run(device, params=params, total_steps=8 * 16 * 4, run_dir=str(tmp_path / "run")), progress=False)
     policies = load_policies(tmp_path / "run", device=device)
@@ -354,6 +347,38 @@ def test_evaluations_and_replays_of_policies_with_memory(env: str, device: str, 
         act = policies.acting_in(user_env, greedy=greedy)
         assert gpu_envs.evaluate(act, user_env, episodes=12, seed=policies.seed) == found
     assert record(tmp_path / "run", episodes=2, device=device).rewards
+
+
+def test_a_replaced_opponent_restarts(device: str, tmp_path: Path) -> None:
+    """Its state is zero, as the former policy's means nothing to it; a policy without memory is refused."""
+    settings: dict[str, Any] = {"env": GRID, "policies": {"runner": "random"}, "total_steps": 1}
+    train(memory_run(device, **settings, run_dir=str(tmp_path / "one")), progress=False)
+    train(memory_run(device, **settings, seed=9, run_dir=str(tmp_path / "other")), progress=False)
+    train(small_run(device, **settings, hidden=(8,), run_dir=str(tmp_path / "plain")), progress=False)
+    trainer = Trainer(small_run(device, GRID, policies={"tagger": f"frozen:{tmp_path / 'one'}"}))
+    trainer.iterate(1)
+    (player,) = trainer.players.values()
+    state: Any = player.recurrent_state
+    assert state.abs().max() > 0
+    with pytest.raises(ValueError, match="its memory is None, not GRU"):
+        trainer.replace_opponent("tagger", str(tmp_path / "plain"))
+    assert state.abs().max() > 0
+    trainer.replace_opponent("tagger", str(tmp_path / "other"))
+    assert not state.any()
+    trainer.iterate(1)
+
+
+def test_one_policy_of_a_team_has_memory(device: str) -> None:
+    """The other learns as without it; the sequence length of the run is for the one."""
+    settings: dict[str, Any] = {"params": {"episode_length": 18}, "fused": False}
+    plain = Trainer(small_run(device, GRID, **settings))
+    mixed = Trainer(small_run(device, GRID, **settings, **{"runner.memory": "gru:6"}, sequence_length=8))
+    for trainer in (plain, mixed):
+        trainer.iterate(1)
+    actions = [trainer.learners["tagger"].actions[0] for trainer in (plain, mixed)]  # type: ignore[attr-defined]
+    assert torch.equal(*actions)
+    assert mixed.learners["tagger"].recurrent_state is None
+    assert mixed.learners["runner"].sequences.length == 8  # type: ignore[attr-defined]  # they learn on-policy
 
 
 def test_frozen_policies_have_memory(device: str, tmp_path: Path) -> None:
@@ -420,6 +445,17 @@ def test_modules_of_users_have_memory(device: str, tmp_path: Path) -> None:
     assert evaluate(tmp_path / "run", episodes=5, device=device, modules={"agent": Traces()})["agent"].episodes == 5
 
 
+class FirstStepOnly(Traces):
+    def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return super().forward(observations[:1], state, starts[:1])
+
+
+class NoState(Traces):
+    def initial_state(self, rows: int) -> Tensor:
+        state: Tensor = torch.zeros(rows, 0)
+        return state
+
+
 class WrongState(Traces):
     def initial_state(self, rows: int) -> Tensor:
         state: Tensor = torch.zeros(rows, dtype=torch.float64)
@@ -437,17 +473,22 @@ def test_errors_of_memory(device: str) -> None:
         with pytest.raises(ValueError, match=match):
             Trainer(small_run(device, **(MODULE_SETTINGS if modules else {}), **settings), modules=modules)
 
-    raises(r"initial_state\(2\) of the policy 'agent' is torch.float64 \[2\]; return a", {"agent": WrongState()})
+    raises(r"initial_state\(1\) of the policy 'agent' is torch.float64 \[1\]; return a", {"agent": WrongState()})
+    raises(r"initial_state\(1\) .* is torch.float32 \[1, 0\]; return a .*, with n above 0", {"agent": NoState()})
+    raises(r"to \(1, 3, 2\) and \(1, 3\) and \(3, 4\); expected", {"agent": FirstStepOnly()})
+    raises("RecurrentModule without initial_state", {"agent": RecurrentModule()})
     raises(
-        r"maps observations \[1, 2, 4\], state \[2, 4\] and starts \[1, 2\] to \(1, 2, 2\) and \(1, 2\) and "
-        r"\(2, 1\); expected a tuple of the distribution's parameters \(1, 2, 2\), the values \(1, 2\) and the state "
-        r"\(2, 4\)",
+        r"maps observations \[2, 3, 4\], state \[3, 4\] and starts \[2, 3\] to \(2, 3, 2\) and \(2, 3\) and "
+        r"\(3, 1\); expected a tuple of the distribution's parameters \(2, 3, 2\), the values \(2, 3\) and the "
+        r"state \(3, 4\)",
         {"agent": WrongOutputs()},
     )
     raises(
         "RecurrentModule, which pqn cannot train: give the algorithm ppo or a2c", {"agent": Traces()}, algorithm="pqn"
     )
     raises("sequence_length is 8, but the policy 'agent' has no memory", sequence_length=8)
+    one = {"env": GRID, "runner.memory": "gru:4", "tagger.sequence_length": 8}
+    raises("sequence_length is 8, but the policy 'tagger' has no memory", **one)
     raises("sequence_length is 5, but horizon is 16: give a", memory="gru:4", sequence_length=5)
     raises(
         "a horizon of the policy 'agent' has 8 sequences of 16 steps: give 8 or fewer", memory="gru:4", minibatches=9

@@ -15,9 +15,9 @@ from trainers import run_of
 
 import gpu_envs
 from gpu_envs.training.algorithms import A2C, ALGORITHMS, PPO, PQN, SAC, TD3
-from gpu_envs.training.memory import Memory
 from gpu_envs.training.policy import Network, Policy, algorithms_with, join_names
 from gpu_envs.training.presets import PRESETS
+from gpu_envs.training.recurrent_settings import Memory
 from gpu_envs.training.run import CHANGEABLE, POLICY_SETTINGS, SETTINGS, Run, upgraded
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import MAX_LAYERS, Setting, settings_of

@@ -136,6 +136,12 @@ def test_an_allocation_failure_ends_tuning(device: str, monkeypatch: pytest.Monk
     assert (found.max_fitting, found.stop_reason) == (4 * FIRST[device] - 1, "the memory was full")
 
 
+def test_minibatches_have_sequences(device: str) -> None:
+    settings: dict[str, Any] = {"memory": "gru:4", "minibatches": 100, "total_steps": 100}
+    assert tune(small_run(device, **settings), limit_updates=True).chosen >= 100
+    assert tune(small_run(device, **settings, sequence_length=4), limit_updates=True).chosen >= 25
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_minibatches_have_samples_and_a_team_its_policies(own: bool, device: str) -> None:

@@ -156,9 +156,9 @@ class Minibatch:
         return {"observations": observations, **loss, "scalars": self.scalars}
 
     @property
-    def sequence_length(self) -> int:
-        """The number of samples in a sequence; 1 without memory."""
-        return 1 if self.recurrence is None else self.count // len(self.recurrence.state)
+    def sequences(self) -> int:
+        """The number of sequences; without memory of samples."""
+        return self.count if self.recurrence is None else len(self.recurrence.state)
 
     def sliced(self, piece: slice) -> "Minibatch":
         """Returns a minibatch of a slice of the sequences; of split rows, the slice must have complete groups."""

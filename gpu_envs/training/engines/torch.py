@@ -157,9 +157,8 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         assert self.optimiser is not None
         gradients: Outputs = ()
-        length = minibatch.sequence_length
-        count = minibatch.count // length
-        size = -(-self._chunk(count * length, minibatch.observations) // length)
+        count = minibatch.sequences
+        size = self._chunk(count, minibatch.observations, minibatch.count // count)
         for first in range(0, count, size):
             piece = minibatch if size >= count else minibatch.sliced(slice(first, first + size))
             observations = chosen_observations(piece)
@@ -196,10 +195,10 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         sums[SUMS.index("alive")] = 1.0 if batch.alive is None else batch.alive.float()
         return gradients_of((loss,), (torch.ones_like(loss),), outputs)
 
-    def _chunk(self, count: int, observations: Rows) -> int:
-        """Returns how many of ``count`` rows the module runs at once: complete groups, up to about ``CHUNK_BYTES``."""
+    def _chunk(self, count: int, observations: Rows, length: int = 1) -> int:
+        """Returns how many of ``count`` sequences the module runs at once: groups of rows, of about ``CHUNK_BYTES``."""
         units = sum(parameter.shape[0] for parameter in self._parameters if parameter.dim() == 2) or 256
-        pieces = -(-count // max(1, CHUNK_BYTES // (12 * units)))
+        pieces = -(-count // max(1, CHUNK_BYTES // (12 * units * length)))
         each = observations.group_size if isinstance(observations, SplitRows) else 1
         return each * -(-count // (each * pieces))
 

@@ -114,12 +114,15 @@ class RoleStorage:
         self.starts: torch.Tensor | None = None
 
     def track_starts(self) -> None:
-        """Record before which steps policies with memory start anew: a new episode, or an agent that was inactive."""
+        """Record before which steps policies with memory restart: new episodes, and inactive agents.
+
+        Observations of inactive agents may be NaN, which must not enter states.
+        """
         if self.starts is None:
             steps, n, a, _ = self.observations.shape
             self.starts = torch.ones(steps, n, a, dtype=torch.bool, device=self.observations.device)
 
-    def note_starts(self, t: int) -> None:
+    def record_starts(self, t: int) -> None:
         """Write the starts after step ``t``, if they are recorded."""
         if self.starts is None:
             return
@@ -357,7 +360,7 @@ class HorizonEnv:
             storage.stack(t)
             if storage.alive is not None:
                 storage.alive[t + 1].copy_(infos["alive"][name])
-            storage.note_starts(t)
+            storage.record_starts(t)
 
     def track_starts(self) -> None:
         """Record starts for policies with memory, from now on; the next step is one."""

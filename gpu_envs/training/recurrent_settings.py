@@ -35,7 +35,7 @@ class Memory:
         """Convert text such as ``gru:64``; ValueError for anything but such text, a GRU or an LSTM."""
         if isinstance(source, GRU | LSTM):
             return source
-        allowed = "gru:N or lstm:N, such as gru:64, or GRU(64)"
+        allowed = "gru:N or lstm:N, such as gru:64"
         if not isinstance(source, str):
             raise ValueError(f"{source!r} is not a memory; give {allowed}")
         kind, colon, size = source.lower().partition(":")
