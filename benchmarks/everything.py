@@ -67,6 +67,7 @@ PARTS = (
         ("training --device cuda --only throughput tag_throughput populations --rounds 5 --seconds 2",),
         "jax[cuda13]",
     ),
+    Part(GPU, "policies with memory", ("training --device cuda --only recurrent",), "jax[cuda13]"),
     Part(GPU, "training of Tag", ("training --device cuda --only tag_learning",)),
     Part(GPU, "training of RICE-N and CovidEconomy", ("training --device cuda --only worlds --seeds 3",)),
     Part(

@@ -19,6 +19,7 @@ from gpu_envs.errors import DivergedError
 from gpu_envs.training.algorithms import ALGORITHMS
 from gpu_envs.training.policy import algorithms_with
 from gpu_envs.training.record.reports import Result
+from gpu_envs.training.recurrent_settings import LSTM, Memory
 from gpu_envs.training.run import NAMES, POLICY_SETTINGS, SETTINGS, Run
 from gpu_envs.training.schedule import Schedule
 from gpu_envs.training.settings import Setting
@@ -107,6 +108,8 @@ def other_value(setting: Setting) -> Any:
         return not setting.default
     if setting.kind is Schedule:
         return Schedule(((0.0, 1 / 3), (0.25, 1e-7), (1.0, 0.0)))
+    if setting.kind is Memory:
+        return LSTM(7)
     if setting.kind is int:
         return 3 if setting.default is None else setting.default + 5
     if setting.kind is float:
@@ -127,7 +130,7 @@ def setting_value(run: Run, name: str) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    return str(value) if isinstance(value, Schedule) else list(value) if isinstance(value, tuple) else value
+    return str(value) if isinstance(value, Schedule | Memory) else list(value) if isinstance(value, tuple) else value
 
 
 @pytest.mark.parametrize("name", setting_options())

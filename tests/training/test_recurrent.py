@@ -22,6 +22,7 @@ from gpu_envs.training import (  # noqa: E402
     LSTM,
     Network,
     RecurrentModule,
+    RunDirectory,
     Trainer,
     evaluate,
     load_policies,
@@ -31,6 +32,7 @@ from gpu_envs.training import (  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch  # noqa: E402
 from gpu_envs.training.engines.torch import _log_probs_and_entropies  # noqa: E402
 from gpu_envs.training.observations import SplitRows, join_rows  # noqa: E402
+from gpu_envs.training.record import checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread", "masked_environments")
 
@@ -302,6 +304,20 @@ def test_large_minibatches_are_computed_in_pieces(
         learner.networks.gradient(minibatch, learner.optimiser.totals)
         results.append(learner.optimiser.message.clone())
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_from_before_memory_is_loaded(device: str, tmp_path: Path) -> None:
+    run = small_run(device, total_steps=8 * 16, run_dir=str(tmp_path / "run"))
+    train(run, progress=False)
+    latest = RunDirectory.open(tmp_path / "run").checkpoints.latest()
+    assert latest is not None
+    state = checkpoint.load(latest)
+    for name in ("memory", "sequence_length"):
+        del state["describes"][f"agent: {name}"]
+    for name in ("starts", "recurrent_states"):
+        del state[name]
+    checkpoint.save(latest, state)
+    assert resume(tmp_path / "run", total_steps=8 * 16 * 2, progress=False).iterations == 2
 
 
 # --- acting without learning ---

@@ -219,11 +219,11 @@ def state_of_process(
     ``same_processes``), discounted returns are zero and replay buffers missing, for new episodes.
     """
     here, there = ({**state["describes"], "gpus": None} for state in (expected, saved))
-    # settings that did not exist when the checkpoint was written had their defaults
-    settings = {name: SETTINGS.get(name.partition(": ")[2]) for name in here.keys() - there.keys()}
-    there |= {name: setting.default for name, setting in settings.items() if setting is not None}
     if there.get("format") != here["format"]:  # format 1 described fewer settings
         here, there = ({name: facts[name] for name in here.keys() & there.keys()} for facts in (here, there))
+    else:  # settings that did not exist yet when the checkpoint was written have their defaults
+        settings = {name: SETTINGS.get(name.partition(": ")[2]) for name in here.keys() - there.keys()}
+        there |= {name: setting.default for name, setting in settings.items() if setting is not None}
     check_fits(here, there)
     state = _select_rank(saved, rank) if same_processes else _restarted(saved)
     # ``describes`` is compared above; environments and random states check themselves; ``RUN`` covers the lists
