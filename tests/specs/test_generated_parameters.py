@@ -15,7 +15,7 @@ from registered import Variant, needs_torch
 
 import gpu_envs
 
-TOTAL = int(os.environ.get("GENERATED_PARAMETERS", "1300"))
+TOTAL = int(os.environ.get("GENERATED_PARAMETERS", "1620"))
 
 COUNT = 3
 

@@ -136,6 +136,7 @@ def test_an_allocation_failure_ends_tuning(device: str, monkeypatch: pytest.Monk
     assert (found.max_fitting, found.stop_reason) == (4 * FIRST[device] - 1, "the memory was full")
 
 
+@pytest.mark.slow
 def test_minibatches_have_sequences(device: str) -> None:
     settings: dict[str, Any] = {"memory": "gru:4", "minibatches": 100, "total_steps": 100}
     assert tune(small_run(device, **settings), limit_updates=True).chosen >= 100
