@@ -1,7 +1,7 @@
-"""Train CartPole with PPO in JAX: ``python -m benchmarks.peers.jax_ppo solve``, ``once`` or ``throughput``.
+"""Train CartPole with PPO in JAX: ``python -m benchmarks.peers.jax_ppo`` and a task, such as ``solve``.
 
-Prints a line of JSON. ``solve`` and ``throughput`` exclude compilation from their times; ``once`` is for callers that
-time the process. Needs only jax.
+Prints a line of JSON. ``once`` is for callers that time the process; the others exclude compilation from their times.
+``recurrent`` measures the throughput of policies with memory. Needs only jax.
 """
 
 import argparse
@@ -137,14 +137,23 @@ def once(settings: Settings, seed: int) -> dict[str, Any]:
     return {"runs": [{"seed": seed, "seconds": seconds, "updates": int(run.learner.update), "last_100": last_100}]}
 
 
-def throughput(settings: Settings, updates: int, repeats: int = 5, runs: int = 1) -> dict[str, Any]:
-    """Return the steps per second of training, of several runs together, the median of several measurements."""
+def throughput(
+    settings: Settings,
+    updates: int,
+    repeats: int = 5,
+    runs: int = 1,
+    functions: tuple[Callable[..., Any], Callable[..., Any]] = (initialize, train_iteration),
+) -> dict[str, Any]:
+    """Return the steps per second of training, of several runs together, the median of several measurements.
 
-    def several(run: Run) -> Any:
-        final, _ = jax.lax.scan(lambda run, _: (train_iteration(settings, run), None), run, length=updates)
+    ``functions`` start a run from settings and a key, and take an iteration from settings and a run.
+    """
+
+    def several(run: Any) -> Any:
+        final, _ = jax.lax.scan(lambda run, _: (functions[1](settings, run), None), run, length=updates)
         return final
 
-    start = partial(initialize, settings)
+    start = partial(functions[0], settings)
     if runs > 1:
         run = jax.jit(jax.vmap(start))(jax.random.split(jax.random.key(0), runs))
         train_updates, compile_s = compile_for(jax.vmap(several), run)
@@ -163,7 +172,7 @@ def throughput(settings: Settings, updates: int, repeats: int = 5, runs: int = 1
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser: the task and each setting."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    result.add_argument("task", choices=("solve", "once", "throughput"))
+    result.add_argument("task", choices=("solve", "once", "throughput", "recurrent"))
     result.add_argument("--platform", default="cpu", help="the device in JAX: cpu or cuda")
     result.add_argument("--seeds", type=int, default=10, help="number of seeds of solve")
     result.add_argument("--seed", type=int, default=0, help="seed of once")
@@ -192,8 +201,13 @@ def main() -> None:
             results = solve(settings, seeds)
         elif task == "once":
             results = once(settings, seed)
-        else:
+        elif task == "throughput":
             results = throughput(settings, settings.updates, repeats, runs)
+        else:
+            from benchmarks.peers import jax_recurrent  # it uses the task of this module
+
+            functions = jax_recurrent.initialize, jax_recurrent.train_iteration
+            results = throughput(settings, settings.updates, repeats, functions=functions)
     package_versions = {"jax": jax.__version__, "python": sys.version.split()[0], "device": device.device_kind}
     print(json.dumps({"settings": dataclasses.asdict(settings), "versions": package_versions} | results))
 

@@ -1,15 +1,9 @@
-"""Throughput of PPO with a GRU in JAX, in the style of PureJaxRL: ``python -m benchmarks.peers.jax_recurrent``.
+"""PPO with a GRU in JAX, in the style of PureJaxRL: the task ``recurrent`` of ``jax_ppo``.
 
-The task is CartPole without speeds. A tanh layer, a GRU and two linear heads; a minibatch has full rollouts of some
-replicas. Prints a line of JSON; needs only jax.
+The environment is CartPole without speeds. A tanh layer, a GRU and two linear heads; a minibatch has full rollouts of
+some replicas.
 """
 
-import argparse
-import dataclasses
-import json
-import statistics
-import sys
-from functools import partial
 from typing import Any
 
 import jax
@@ -24,7 +18,7 @@ from benchmarks.peers.jax_learner import (
     log_prob_of,
     sample_actions,
 )
-from benchmarks.peers.jax_ppo import cartpole, compile_for, seconds_of
+from benchmarks.peers.jax_ppo import cartpole
 
 FEATURES, ACTIONS = 2, 2
 
@@ -134,49 +128,3 @@ def initialize(settings: Settings, key: Any) -> LearnerState:
     count = settings.num_envs
     world = cartpole(count).start(world_key), jnp.zeros((count, settings.hidden)), jnp.ones(count, bool)
     return LearnerState(weights, zeros, zeros, jnp.int32(0), world, key, jnp.int32(0))
-
-
-def throughput(settings: Settings, repeats: int) -> dict[str, Any]:
-    """Return the steps per second of training, the median of several measurements, and the length of episodes."""
-
-    def several(learner: LearnerState) -> Any:
-        step = partial(train_iteration, settings)
-        final, _ = jax.lax.scan(lambda state, _: (step(state), None), learner, length=settings.updates)
-        return final
-
-    learner = jax.jit(partial(initialize, settings))(jax.random.key(0))
-    train_updates, compile_s = compile_for(several, learner)
-    learner = jax.block_until_ready(train_updates(learner))
-    times = []
-    for _ in range(repeats):
-        learner, seconds = seconds_of(partial(train_updates, learner))
-        times.append(seconds)
-    steps = settings.num_envs * settings.horizon * settings.updates
-    elapsed = float(learner.world[0].elapsed.mean())
-    return {"compile_s": compile_s, "steps_per_s": steps / statistics.median(times), "elapsed": elapsed}
-
-
-def main() -> None:
-    """Measure, and print the results as a line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--platform", default="cpu", help="the device in JAX: cpu or cuda")
-    parser.add_argument("--repeats", type=int, default=5, help="number of measurements")
-    for field in dataclasses.fields(Settings):
-        option = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(option, type=type(field.default), default=field.default, help=" ")
-    options = vars(parser.parse_args())
-    platform, repeats = options.pop("platform"), options.pop("repeats")
-    settings = Settings(**options)
-    try:
-        device = jax.devices(platform)[0]
-    except RuntimeError as error:
-        print(json.dumps({"skipped": f"JAX has no {platform} device: {str(error).splitlines()[0]}"}))
-        return
-    with jax.default_device(device):
-        results = throughput(settings, repeats)
-    versions = {"jax": jax.__version__, "python": sys.version.split()[0], "device": device.device_kind}
-    print(json.dumps({"settings": dataclasses.asdict(settings), "versions": versions} | results))
-
-
-if __name__ == "__main__":
-    main()

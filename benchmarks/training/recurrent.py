@@ -3,10 +3,9 @@
 import statistics
 from typing import Any
 
-from benchmarks.peers import process
 from benchmarks.timing import training_rate
 from benchmarks.training.plan import EPISODES, TrainingPlan, preset, train_preset
-from benchmarks.training.solving import options
+from benchmarks.training.solving import options, run_jax_peer
 
 SIZES = {True: ((65_536, 1), (65_536, 4), (4_096, 4)), False: ((64, 4),)}
 """Replicas and epochs, by whether the device is a GPU."""
@@ -19,7 +18,7 @@ MAZES = ((20, 32), (50, 64))
 """Lengths of T-mazes, and steps of a horizon, which is a sequence."""
 
 TAG = {"num_other_agents_observed": 1, "observe_speeds": False}
-"""Parameters by which taggers see one other agent, and no speeds."""
+"""Parameters of TagContinuous: taggers observe one other agent, and no speeds."""
 
 
 def recurrent(plan: TrainingPlan) -> dict[str, Any]:
@@ -35,9 +34,7 @@ def rates(plan: TrainingPlan) -> dict[str, Any]:
         setting |= {"learning_rate": 3e-4, "precision": "tf32" if plan.on_gpu else "float32"}
         network = {"hidden": (64,), "memory": "gru:64", "shared_trunk": True}
         ours = training_rate({**setting, **network, "env": "CartPoleHidden-v1", "device": plan.device}, 5, 5)
-        variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        arguments = ("--platform", plan.device, "--updates", 20, *options(setting))
-        jax = process.run_peer(plan.jax_python, "jax", "jax_recurrent", *arguments, environment=variables)
+        jax = run_jax_peer(plan, "recurrent", "--updates", 20, *options(setting))
         results[f"{replicas} x {epochs}"] = {"settings": setting | network, "ours": ours, "jax": jax}
         other = f"skipped: {jax['skipped']}" if "skipped" in jax else f"{jax['steps_per_s']:,.0f}"
         plan.log(

@@ -10,8 +10,8 @@ from gpu_envs.cli.parser import INTERRUPTED, OK, Parser, parse_one, parse_value
 from gpu_envs.cli.report import echo
 from gpu_envs.cli.settings import add_settings
 from gpu_envs.cli.train import add_sources, add_track, parse_settings, read_config, show_help
-from gpu_envs.training.recurrent_settings import Memory
 from gpu_envs.training.run import SETTINGS
+from gpu_envs.training.schedule import Schedule
 
 _SWEEP = """Train many runs of an environment at once, each with the same results as alone.
 
@@ -114,10 +114,10 @@ def _parse_range(text: str) -> tuple[str, Any]:
     name, equals, values = text.partition("=")
     if not (name and equals and values):
         raise ValueError(f"--vary is {text!r}; give NAME=RANGE or NAME=VALUE,VALUE, as in gamma=0.97,0.99")
-    is_memory = name in SETTINGS and SETTINGS[name].kind is Memory  # its values have colons, too
-    if ":" in values and "," in values and not is_memory:
+    is_number = name not in SETTINGS or SETTINGS[name].kind in (int, float, Schedule)  # others have no ranges
+    if is_number and ":" in values and "," in values:
         raise ValueError(f"--vary is {text!r}; give one range, or numbers; lists of schedules are for Python")
-    if ":" in values and not is_memory:
+    if is_number and ":" in values:
         return name, values
     parse = SETTINGS[name].parse if name in SETTINGS else parse_value
     try:

@@ -22,20 +22,14 @@ from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.small_programs import supports_act_and_step
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerArgs, OnPolicyLearner
-from gpu_envs.training.modules import (
-    check_module,
-    check_network_settings,
-    check_sequence_length,
-    default_policy,
-    is_default,
-)
+from gpu_envs.training.modules import check_module, check_network_settings, default_policy, is_default
 from gpu_envs.training.observations import ObservationScale, Rows
 from gpu_envs.training.off_policy_learner import OffPolicyLearner
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite, check_structure, load_run
-from gpu_envs.training.recurrent import Recurrence, RecurrentModule
+from gpu_envs.training.recurrent import Recurrence
 from gpu_envs.training.rollout.plan import Plan, PolicyRole, PolicyRows
 from gpu_envs.training.run import Run, upgraded
 from gpu_envs.training.schedule import Schedule
@@ -70,8 +64,6 @@ def make_learner(
     module = _make_module(case, user_module, name, run)
     if user_module is not None:
         check_module(module, case, name)
-    if isinstance(module, RecurrentModule):
-        check_sequence_length(case.algorithm, config.horizon)
     for tensor in module.state_dict().values():
         group.broadcast_first(tensor)
     scale = ObservationScale(case.features, case.device, group) if case.network.normalise_observations else None

@@ -169,9 +169,8 @@ class _PolicyFunction(nn.Module, Networks):
         inputs = {key: torch.cat([*map(join_rows, rows)]) for key, rows in recorded.items() if rows[0] is not None}
         if self.states:
             inputs["state"] = torch.cat(self.states)
-        finite = inputs["observation"].isfinite().all(1)  # rows of inactive agents may be NaN
-        if self.states:
-            finite &= inputs["state"].isfinite().all(1)
+        seen = [inputs[key].isfinite().all(1) for key in ("observation", "state") if key in inputs]
+        finite = torch.stack(seen).all(0)  # rows of inactive agents may be NaN, and their states
         inputs = {key: tensor[finite] for key, tensor in inputs.items()}
         actions = inputs.pop("actions")
         if self.sampled:  # equal noise for all choices, and none for a box, draw the most likely actions

@@ -22,7 +22,6 @@ from gpu_envs.training.horizon import METRICS, MOMENTS, POLICY_METRICS, Advantag
 from gpu_envs.training.networks import Case
 from gpu_envs.training.observations import RewardScale, Rows, Scale, max_magnitude, update_max_magnitude
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.recurrent import Recurrence
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import PolicyRows
 from gpu_envs.training.schedule import Schedule
@@ -217,8 +216,14 @@ def sample_arrays(
 
 
 def sequence_length(algorithm: OnPolicy, horizon: int) -> int:
-    """Return the number of steps through which the gradients of a policy with memory are propagated back."""
-    return (isinstance(algorithm, PolicyGradient) and algorithm.sequence_length) or horizon
+    """Return the number of steps of backpropagation through time; ValueError if it does not divide the horizon."""
+    length = (isinstance(algorithm, PolicyGradient) and algorithm.sequence_length) or horizon
+    if horizon % length:
+        raise ValueError(
+            f"sequence_length is {length}, but horizon is {horizon}: give a horizon that is a multiple of {length}, or "
+            f"a sequence_length that divides {horizon}"
+        )
+    return length
 
 
 @final
@@ -252,8 +257,7 @@ class OnPolicyLearner(Learner):
         self.optimiser: Adam = networks.optimiser
         arrays = sample_arrays(algorithm, horizon, policy_rows.rows, policy_rows.head, device, networks.state_size)
         self.actions, self.log_probs, self.values = arrays["actions"], arrays["log_probs"], arrays["values"]
-        length = sequence_length(algorithm, horizon)
-        self.sequences = Sequences(arrays, length) if networks.state_size else None
+        self.sequences = Sequences(arrays, sequence_length(algorithm, horizon)) if networks.state_size else None
         several_truncations = self.sequences is not None and args.limit is not None and horizon > args.limit
         self._final_values = torch.empty_like(self.log_probs) if several_truncations else None
         self.recurrent_state = arrays.get("recurrent_state")
@@ -268,7 +272,7 @@ class OnPolicyLearner(Learner):
         size, minibatches = policy_rows.group_size, algorithm.passes[1]  # a minibatch has full groups of agents
         samples = (horizon * policy_rows.rows if self.sequences is None else self.sequences.count) // size
         if minibatches > samples:
-            unit = "samples" if self.sequences is None else f"sequences of {length} steps"
+            unit = "samples" if self.sequences is None else f"sequences of {self.sequences.length} steps"
             of_agents = f" of {size} agents each" if size > 1 else ""
             raise ValueError(
                 f"minibatches is {minibatches}, but a horizon of the policy {policy_rows.name!r} has {samples} "
@@ -343,7 +347,9 @@ class OnPolicyLearner(Learner):
         alive = None if alive_rows is None else alive_rows[:horizon]
         masks = self._gather(storage, "action_mask") if self.policy_rows.masked else None
         results = {name: self._gather(storage, name) for name in ("rewards", "terminations", "truncations")}
-        self._compute_values(observations, alive_rows, masks, storage)
+        if self.sequences is not None:
+            self.sequences.starts = self._flags(storage, "starts", slice(None))
+        self._compute_values(observations, alive_rows, masks)
         bootstrap = self._bootstrap(storage, results["terminations"], results["truncations"])
         if scale is not None:
             sums = {"running": scale.running, **self._reward_sums}
@@ -372,8 +378,6 @@ class OnPolicyLearner(Learner):
             action_mask=None if masks is None else masks[:horizon].flatten(0, 1),
         )
         self.samples = observations[:horizon].flatten(0, 1), flat
-        if self.sequences is not None:
-            self.sequences.starts = self._flags(storage, "starts", slice(horizon))
 
     def _store_final_states(self, t: int, storage: Mapping[str, RoleStorage]) -> None:
         """Store the states of a policy with memory after step ``t``, or the values with them, for ``_bootstrap``."""
@@ -385,9 +389,7 @@ class OnPolicyLearner(Learner):
             final = self._final_observations(storage, step).flatten(0, 1)
             self.networks.values(ValueRequest(final, self._final_values[t], recurrence=states))
 
-    def _compute_values(
-        self, observations: Rows, alive: Tensor | None, masks: Tensor | None, storage: Mapping[str, RoleStorage]
-    ) -> None:
+    def _compute_values(self, observations: Rows, alive: Tensor | None, masks: Tensor | None) -> None:
         """Write the values that ``act`` has not computed, and raise ``largest`` to the largest absolute observation."""
         largest, acts_with_value = self._stats.largest, self.networks.acts_with_value
         first = self.horizon if acts_with_value else 0  # ``act`` has computed the values before each step
@@ -398,7 +400,7 @@ class OnPolicyLearner(Learner):
         else:
             update_max_magnitude(largest, observations, alive)
         if self.sequences is not None:
-            request.recurrence = Recurrence(self.sequences.state, self._flags(storage, "starts", slice(first, None)))
+            request.recurrence = self.sequences.after_rollout
         self.networks.values(request)
 
     def _bootstrap(self, storage: Mapping[str, RoleStorage], terminations: Tensor, truncations: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The modules of policies: the default ones that settings describe, and checks of modules that users give."""
+"""The modules of policies: default modules, which settings describe, and checks of users' modules."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from gpu_envs.training.algorithms import PQN, Algorithm, OffPolicy
+from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.networks import (
     Case,
@@ -98,10 +98,10 @@ def check_module(module: nn.Module, case: Case, name: str) -> None:
                 f"the policy {name!r} is a training.PolicyModule without {method}(): define distribution() and "
                 "value(), or inherit from torch.nn.Module and define forward()"
             )
-    parameters = (2, head.parameters)
     if isinstance(module, RecurrentModule):
         _check_recurrent(module, case, name)
         return
+    parameters = (2, head.parameters)
     _check_outputs(module, case, name, (parameters,) if isinstance(algorithm, PQN) else (parameters, (2,)))
 
 
@@ -132,16 +132,6 @@ def _check_recurrent(module: RecurrentModule, case: Case, name: str) -> None:
     shapes = ((2, 3, case.head.parameters), (2, 3), tuple(state.shape))
     starts = torch.ones(2, 3, dtype=torch.bool, device=case.device)
     _check_outputs(module, case, name, shapes, "", state, starts)
-
-
-def check_sequence_length(algorithm: Algorithm, horizon: int) -> None:
-    """Raise a ValueError if ``sequence_length`` does not divide the horizon."""
-    length = algorithm.sequence_length if isinstance(algorithm, PolicyGradient) else None
-    if length is not None and horizon % length:
-        raise ValueError(
-            f"sequence_length is {length}, but horizon is {horizon}: give a horizon that is a multiple of {length}, or "
-            f"a sequence_length that divides {horizon}"
-        )
 
 
 def _check_outputs(

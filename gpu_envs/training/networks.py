@@ -193,15 +193,13 @@ class _StraightThroughClamp(torch.autograd.Function):
         return upstream
 
 
-def drop_outward_gradient(module: nn.Module, parameter: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of a default module's parameter, zero where a log standard deviation would move further out.
+def drop_outward_gradient(log_std: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of log standard deviations, zero where one out of its range would move further out.
 
     The clamp alone would stop all gradients there, and the log standard deviation could not return.
     """
-    if parameter is not getattr(module, "log_std", None):
-        return gradient
     low, high = LOG_STD_RANGE
-    outwards = ((parameter < low) & (gradient > 0)) | ((parameter > high) & (gradient < 0))
+    outwards = ((log_std < low) & (gradient > 0)) | ((log_std > high) & (gradient < 0))
     return torch.where(outwards, 0.0, gradient)
 
 

@@ -97,7 +97,7 @@ def _gru(inputs: Tensor, recurrent: Tensor, state: Tensor) -> Tensor:
 
 
 def _lstm(inputs: Tensor, recurrent: Tensor, state: Tensor) -> Tensor:
-    """Return the next state of an LSTM, h' = o tanh(c') beside c' = f c + i g; the products are in order i, f, g, o."""
+    """Return the next state of an LSTM, h' = o tanh(c') and c' = f c + i g; the products are in order i, f, g, o."""
     size = state.shape[1] // 2
     products = inputs + recurrent
     input_gate, forget = torch.sigmoid(products[:, : 2 * size]).chunk(2, 1)

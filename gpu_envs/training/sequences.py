@@ -1,4 +1,4 @@
-"""The states of a policy with memory during a rollout, and the sequences from which it learns."""
+"""The states of a policy with memory during a rollout, and its sequences for learning."""
 
 from collections.abc import Mapping
 from typing import Final, final
@@ -17,7 +17,8 @@ class Sequences:
         length: Steps of a sequence.
         count: Number of sequences.
         state: The states now, ``[rows, state_size]``.
-        starts: bool ``[horizon * rows]``: whether each sample is the first of its episode; set after a rollout.
+        starts: bool ``[(horizon + 1) * rows]``: whether each step, and the one after the horizon, is the first of its
+            episode; set after a rollout.
     """
 
     starts: Tensor
@@ -44,8 +45,13 @@ class Sequences:
         return self.final
 
     @property
+    def after_rollout(self) -> Recurrence:
+        """The states before the step after the horizon, to compute the values of its observations."""
+        return Recurrence(self.state, self.starts[-len(self.state) :])
+
+    @property
     def final(self) -> Recurrence:
-        """The states with which the final observation of each row's last truncated episode is valued."""
+        """The stored states, to compute the values of final observations."""
         return Recurrence(self._final, torch.zeros_like(self._final[:, 0], dtype=torch.bool))
 
     def minibatch(self, sequences: Tensor) -> tuple[Tensor, Recurrence]:

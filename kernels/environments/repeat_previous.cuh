@@ -9,17 +9,17 @@ constexpr int CARDS = 52;           // of an episode, if it has the default leng
 FN int suit_of(const State& s, int age) { return int(u32(s.suits) >> BITS * age) & (SUITS - 1); }
 
 FN void reset(State& s, const Params&, Random& random) {
-    s.suits = random.integer(SUITS);
-    s.steps = 0;
+    s.suits   = random.integer(SUITS);
+    s.steps   = 0;
     s.correct = 0;
 }
 
 FN Outcome step(State& s, const Params& p, const Action& action, Random& random) {
-    const bool counts = s.steps >= p.k;
+    const bool counts  = s.steps >= p.k;
     const bool correct = action == suit_of(s, p.k);
-    const real points = (correct ? p.reward : -p.penalty) / real(CARDS - p.k);
-    s.suits  = int(u32(s.suits) << BITS | u32(random.integer(SUITS)));
-    s.steps += 1;
+    const real points  = (correct ? p.reward : -p.penalty) / real(CARDS - p.k);
+    s.suits    = int(u32(s.suits) << BITS | u32(random.integer(SUITS)));
+    s.steps   += 1;
     s.correct += counts && correct ? 1 : 0;
     return {counts ? points : real(0), false};
 }

@@ -268,7 +268,7 @@ def check_gradient(
         assert (actual - expected.flatten()).abs().max() <= 1e-5 * largest + 1e-9, key
 
 
-def test_minibatches_have_whole_sequences(device: str) -> None:
+def test_minibatches_have_full_sequences(device: str) -> None:
     trainer = Trainer(memory_run(device, num_envs=6, sequence_length=4, minibatches=5, epochs=1))
     trainer.iterate(1)
     learner: Any = trainer.learners["agent"]
@@ -446,7 +446,6 @@ def test_modules_of_users_have_memory(device: str, tmp_path: Path) -> None:
     """Also the initial state is learnt; a resumed run is the same bit for bit."""
     settings = {**MODULE_SETTINGS, "sequence_length": 8, "total_steps": 8 * 16 * 6}
     whole = Trainer(small_run(device, **settings), modules={"agent": Traces()})
-    torch.manual_seed(0)
     before = {name: tensor.clone() for name, tensor in whole.learners["agent"].module.state_dict().items()}
     part = small_run(device, **settings | {"total_steps": 8 * 16 * 3, "run_dir": str(tmp_path / "run")})
     module = Traces()

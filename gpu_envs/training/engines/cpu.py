@@ -312,7 +312,7 @@ class CpuPolicyNetworks(PolicyNetworks):
         if (log_std := self._module.log_std) is not None:
             first = log_std.storage_offset()
             gradient = self.optimiser.gradient[first : first + len(log_std)]
-            gradient.copy_(drop_outward_gradient(self._module, log_std, gradient))
+            gradient.copy_(drop_outward_gradient(log_std, gradient))
         torch.sum(scratch["sums"], 1, out=totals)
 
 

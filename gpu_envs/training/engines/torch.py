@@ -122,6 +122,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         super().__init__(case, module, scale)
         self.optimiser = optimiser
         self.acts_with_value = not isinstance(module, PolicyModule)
+        self._log_std = getattr(module, "log_std", None) if self._default else None
         self._loss_in_torch = bool(loss_fallback_reason(case.algorithm))
 
     @abstractmethod
@@ -179,8 +180,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
                 totals.add_(sums.sum(1))
                 gradients = tuple(map(torch.add, gradients, grads))
         named = zip(self._parameters, gradients, strict=True)
-        drop = drop_outward_gradient if self._default else lambda _module, _parameter, grad: grad
-        self.optimiser.gather([drop(self.module, parameter, grad) for parameter, grad in named])
+        self.optimiser.gather([drop_outward_gradient(p, g) if p is self._log_std else g for p, g in named])
 
     def _differentiate_loss(self, outputs: Outputs, minibatch: Minibatch, sums: Tensor) -> Outputs:
         """Returns the summed loss's gradients with respect to the outputs, by autograd; writes ``SUMS`` per sample."""
