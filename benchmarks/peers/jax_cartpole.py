@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from benchmarks.peers.jax_learner import LearningTask
+
 GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 X_LIMIT, THETA_LIMIT = 2.4, 12 * 2 * jnp.pi / 360
 TIME_LIMIT = 500
@@ -46,3 +48,16 @@ def step(world: CartPoles, action: Any, key: Any) -> tuple[CartPoles, Any, Any]:
     done = fallen | (elapsed >= TIME_LIMIT)
     initial = start(key, moved.shape[0])
     return CartPoles(jnp.where(done[:, None], initial, moved), jnp.where(done, 0, elapsed)), done, elapsed
+
+
+def cartpole(num_envs: int) -> LearningTask:
+    """Return the CartPole task; the info of a step is the number of ended episodes and the sum of their returns."""
+
+    def start_task(key: Any) -> CartPoles:
+        return CartPoles(start(key, num_envs), jnp.zeros(num_envs, jnp.int32))
+
+    def step_task(world: CartPoles, actions: Any, key: Any) -> tuple[CartPoles, Any, Any]:
+        next_world, done, steps = step(world, actions, key)
+        return next_world, done, jnp.stack((done.sum(), jnp.where(done, steps, 0).sum())).astype(jnp.float32)
+
+    return LearningTask(4, 2, start_task, lambda world: world.state, step_task, lambda _: 1.0)

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from benchmarks.peers import jax_cartpole, jax_learner
-from benchmarks.peers.jax_cartpole import TIME_LIMIT, CartPoles
-from benchmarks.peers.jax_learner import LearnerState, LearningTask, Settings
+from benchmarks.peers import jax_cartpole, jax_learner, jax_recurrent
+from benchmarks.peers.jax_cartpole import TIME_LIMIT, CartPoles, cartpole
+from benchmarks.peers.jax_learner import LearnerState, Settings
 
 LAST_EPISODES = 100
 
@@ -30,19 +30,6 @@ class Run(NamedTuple):
     learner: LearnerState
     ended: Any
     """[window, 2] float32: number of ended episodes and sum of their returns, for each of the last steps."""
-
-
-def cartpole(num_envs: int) -> LearningTask:
-    """Return the CartPole task; the info of a step is the number of ended episodes and the sum of their returns."""
-
-    def start(key: Any) -> CartPoles:
-        return CartPoles(jax_cartpole.start(key, num_envs), jnp.zeros(num_envs, jnp.int32))
-
-    def step(world: CartPoles, actions: Any, key: Any) -> tuple[CartPoles, Any, Any]:
-        next_world, done, steps = jax_cartpole.step(world, actions, key)
-        return next_world, done, jnp.stack((done.sum(), jnp.where(done, steps, 0).sum())).astype(jnp.float32)
-
-    return LearningTask(4, 2, start, lambda world: world.state, step, lambda _: 1.0)
 
 
 def initialize(settings: Settings, key: Any) -> Run:
@@ -204,8 +191,6 @@ def main() -> None:
         elif task == "throughput":
             results = throughput(settings, settings.updates, repeats, runs)
         else:
-            from benchmarks.peers import jax_recurrent  # it uses the task of this module
-
             functions = jax_recurrent.initialize, jax_recurrent.train_iteration
             results = throughput(settings, settings.updates, repeats, functions=functions)
     package_versions = {"jax": jax.__version__, "python": sys.version.split()[0], "device": device.device_kind}

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from benchmarks.peers.jax_cartpole import cartpole
 from benchmarks.peers.jax_learner import (
     MATMUL,
     LearnerState,
@@ -18,7 +19,6 @@ from benchmarks.peers.jax_learner import (
     log_prob_of,
     sample_actions,
 )
-from benchmarks.peers.jax_ppo import cartpole
 
 FEATURES, ACTIONS = 2, 2
 
