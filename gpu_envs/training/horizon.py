@@ -1,5 +1,6 @@
 """Kernels that process a full horizon: advantages and their statistics, episode sums, permutations, schedules."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, final
@@ -163,15 +164,19 @@ _PROGRAMS = {
 """For each header in ``kernels/training/common``: the arguments of its kernels, and how they are compiled."""
 
 
-def program(header: str) -> Program:
-    """Return the program with a header's kernels."""
+def program(header: str, block: int = 0) -> Program:
+    """Return the program with a header's kernels; ``block``: threads of a block, if not the header's usual number."""
     calls, settings = _PROGRAMS[header]
+    if block:
+        assert settings.grid is not None
+        grid = dataclasses.replace(settings.grid, threads=block)
+        settings = dataclasses.replace(settings, prologue=f"constexpr int BLOCK = {block};", grid=grid)
     parts = ["moments", header] if _MOMENTS_IN_CPP in settings.prologue else [header]
     return program_of([f"training/common/{part}.cuh" for part in parts], calls, settings)
 
 
-def _kernels(header: str, device: str, threads: int | None = None) -> list[Kernel]:
-    return load_kernels(open_backend(resolve_device(device), threads), program(header))
+def _kernels(header: str, device: str, threads: int | None = None, block: int = 0) -> list[Kernel]:
+    return load_kernels(open_backend(resolve_device(device), threads), program(header, block))
 
 
 @final
@@ -306,8 +311,11 @@ class Permutation:
 class EpisodeSums:
     """The kernel that sums returns, lengths or metrics over the episodes that ended in each step."""
 
-    def __init__(self, device: str) -> None:
-        (self._kernel,) = _kernels("episodes", device)
+    def __init__(self, device: str, rows: int = 2**31) -> None:
+        """Load the kernel, tuned for ``rows`` rows: a block has no more threads than there are."""
+        on_gpu = resolve_device(device) != "cpu"
+        block = min(_EPISODES_BLOCK, max(32, 1 << (rows - 1).bit_length())) if on_gpu else 0
+        (self._kernel,) = _kernels("episodes", device, block=block)
 
     def of(self, lengths: Tensor, values: Tensor, *, add_lengths: bool) -> Tensor:
         """Return for each step the number of ended episodes, the sums of ``values``, and optionally of lengths.

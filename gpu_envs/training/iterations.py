@@ -115,7 +115,7 @@ class Iterations:
         if not self.learners:
             raise ValueError(f"no policy learns: policies is {config.policies}; leave one role out, or give it a name")
         self._check_sequence_lengths()
-        self._episode_sums = EpisodeSums(device)
+        self._episode_sums = EpisodeSums(device, plan.num_envs)
         # made last: the kernels of policies compile in the background in the meantime
         self.horizon_env = horizon_env = env or make_env()
         self.actions = shared_actions(plan.policies.values(), plan.num_envs, device)
@@ -217,7 +217,7 @@ class Iterations:
             return
         phases: list[Callable[[], None]] = [self.roll_out, self.learn]
         if not self.no_graphs_reason:
-            start = self.state(copy_buffers=False)
+            restore = self._remembered()
             try:
                 for learner in self.learners.values():
                     learner.warmup_iterations = 0
@@ -225,10 +225,15 @@ class Iterations:
                     required = bool(self.config.graphs)
                     phases, self.no_graphs_reason = capture_graphs(phases, self.device, required=required)
             finally:
-                self._restore(start)
+                restore()
             if self.no_graphs_reason:
                 warnings.warn(f"training without CUDA graphs: {self.no_graphs_reason}", stacklevel=2)
         self.phases = phases
+
+    def _remembered(self) -> Callable[[], None]:
+        """Return a function that restores the present state."""
+        state = self.state(copy_buffers=False)
+        return lambda: self._restore(state)
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ import functools
 import math
 import threading
 import time
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
@@ -23,7 +22,7 @@ from gpu_envs.progress import Progress
 from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.iterations import Iterations
 from gpu_envs.training.process.copies import RunCopies, buffers_of
-from gpu_envs.training.process.device import RandomState, capture_graphs, is_out_of_memory
+from gpu_envs.training.process.device import RandomState, is_out_of_memory
 from gpu_envs.training.record.reports import REQUESTS, SUMMED, WINDOW, Figures, History
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import numbers_that_differ
@@ -208,18 +207,14 @@ class JointIterations(Iterations):
                 ) from error
             raise
 
-    def prepare(self) -> None:
-        if self.phases:
-            return
-        phases: list[Callable[[], None]] = [self.roll_out, self.learn]
-        if not self.no_graphs_reason:
-            start = self.copies.memory.clone()
-            with self._settings():
-                phases, self.no_graphs_reason = capture_graphs(phases, self.device, required=bool(self.config.graphs))
-                self.copies.memory.copy_(start)
-            if self.no_graphs_reason:
-                warnings.warn(f"training without CUDA graphs: {self.no_graphs_reason}", stacklevel=2)
-        self.phases = phases
+    def _remembered(self) -> Callable[[], None]:
+        memory = self.copies.memory
+        start = memory.clone()
+
+        def restore() -> None:
+            memory.copy_(start)
+
+        return restore
 
     def _sent_metrics(self) -> torch.Tensor:
         return self.copies.stacked(self._metrics)
@@ -286,8 +281,11 @@ class JointIterations(Iterations):
             if logs:
                 self.points.append((config.steps_at(iteration), returns))
             if config.target_return is not None:
-                near = np.flatnonzero(active & (returns >= config.target_return - 1e-6 * abs(config.target_return)))
-                reached = [place for place in near if self.history_of(int(place)).target_reached]
+                margin = 1e-6 * abs(config.target_return)
+                full = self._total[:, self._roles.index(self.history.target_role)] >= WINDOW
+                near = np.flatnonzero(active & full & (returns >= config.target_return - margin))
+                unclear = returns < config.target_return + margin
+                reached = [k for k in map(int, near) if not unclear[k] or self.history_of(k).target_reached]
                 self._end(np.array(reached, int), "target_return")
 
     def _add_to_ended(self, iteration: int, values: np.ndarray) -> None:

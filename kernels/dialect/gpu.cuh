@@ -8,6 +8,7 @@
 // `threads` per block, and the minimum of `blocks` per multiprocessor, which limits a thread's registers.
 #define KERNEL_OF_BLOCKS(name, Call, threads, blocks) KERNEL_AS(name, Call, __launch_bounds__(threads, blocks))
 #ifdef SEVERAL_RUNS  // a launch of (blocks of a run, runs) blocks, for the calls of several runs
+constexpr bool SEVERAL = true;
 template <class Call> struct CallsOfRuns {
     const Call* calls;
     const u8*   active;  // blocks of the other runs end at once
@@ -26,6 +27,7 @@ template <class Call> struct CallsOfRuns {
     }                                                                                 \
     FN void name##_body(const Call& call)
 #else
+constexpr bool SEVERAL = false;
 #define KERNEL_AS(name, Call, bounds)                                                 \
     FN void name##_body(const Call& call);                                            \
     extern "C" __global__ void bounds name(const __grid_constant__ Call call) {       \

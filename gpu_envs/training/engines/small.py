@@ -45,6 +45,9 @@ WIDTHS = (32, 64)
 MAX_FEATURES = 64
 MAX_PARAMETERS = 32
 
+_MANY_RUNS = 32
+"""Runs from which on a block for each run takes the optimiser's steps: with fewer, a multiprocessor has none."""
+
 
 @final
 class SmallEngine(KernelEngine):
@@ -116,7 +119,7 @@ class SmallNetworks(PolicyNetworks):
         self.network: Final = dataclasses.replace(network, groups=groups)
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
         self._columns: Final = network.parameters + len(SUMS)
-        self._blocks_cannot_wait: Final = current_runs() is not None
+        self._runs: Final = runs.all if (runs := current_runs()) else 0
         self.optimiser: Adam = optimiser
         workers = max(map(max, self.network.block_splits(self._update_blocks)))
         critic, (low, high), flat = network.nets[1], LOG_STD_RANGE, optimiser.flat
@@ -156,7 +159,7 @@ class SmallNetworks(PolicyNetworks):
             setattr(call, name, value.data_ptr() if isinstance(value, Tensor) else value)
 
     def values(self, request: ValueRequest) -> None:
-        blocks = blocks_for(len(request.values), ACT_ROWS, self._processors)
+        blocks = blocks_for(len(request.values), ACT_ROWS, -(-2 * self._processors // max(2, self._runs)))
         self._kernels["values"].launch(blocks, **request.members)
 
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
@@ -166,18 +169,23 @@ class SmallNetworks(PolicyNetworks):
     def learn(self, minibatch: Minibatch, step: Step) -> None:
         """Takes an optimiser step in the launch that sums over blocks, unless a collective sums gradients before it.
 
-        For several runs, not all blocks are resident, and they cannot wait for each other.
+        For several runs not all blocks are resident, so that a run's blocks cannot wait for each other; if there are
+        many, each run has one block.
         """
-        if self.optimiser.sums_apart or self._blocks_cannot_wait:
+        if self.optimiser.sums_apart or 0 < self._runs < _MANY_RUNS:
             super().learn(minibatch, step)
         else:
             self._run_update(minibatch, "step", **step.members)
 
     def _run_update(self, minibatch: Minibatch, last: str, **values: MemberValue) -> None:
-        """Launches ``update``, which writes blocks' partial sums, and ``last`` (reduce or step), which adds them."""
+        """Launches ``update``, which writes blocks' partial sums, and ``last`` (reduce or step), which adds them.
+
+        Of many runs one block is all workers of a network in turn, if it can be, and one block takes a run's step.
+        """
         actors, critics = self.network.workers(self._update_blocks, minibatch.count)
-        self._kernels["update"].launch(actors + critics, **minibatch.members, actors=actors)
-        sizes = reduce_sizes()
-        at_a_time = sizes["each" if last == "reduce" and max(actors, critics) <= sizes["few"] else "columns"]
-        blocks = min(-(-self._columns // at_a_time), self._processors * REDUCE_BLOCKS)
-        self._kernels[last].launch(blocks, actors=actors, critics=critics, **values)
+        many = self._runs >= _MANY_RUNS
+        rows = (1, 1) if many and self.network.in_turn and actors else (actors, critics)
+        self._kernels["update"].launch(sum(rows), **minibatch.members, actors=actors, critics=critics)
+        at_a_time = reduce_sizes()["threads" if self._runs else "columns"]
+        blocks = min(1 if many else self._processors * REDUCE_BLOCKS, -(-self._columns // at_a_time))
+        self._kernels[last].launch(blocks, actors=rows[0], critics=rows[1], **values)

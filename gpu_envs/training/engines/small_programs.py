@@ -41,6 +41,10 @@ _GROUP = 128
 """Threads of a warpgroup."""
 _MIN_GROUPS = 2
 """Minimum warpgroups of a block, if they fit in shared memory."""
+_IN_TURN_GROUPS = 2
+"""Warpgroups of a block that can be all workers of a network in turn."""
+_SLICES = "constexpr int SLICES = 8;"
+"""Number of sums of a gradient's rows, each of every eighth row, whose sum is the gradient."""
 _STEPPING_BLOCKS = 4
 """Blocks per multiprocessor for acting and stepping."""
 _REDUCE_THREADS = 512
@@ -51,7 +55,10 @@ REDUCE_BLOCKS = 2
 ACT_CALL = float_struct("ActCall", *ACT_MEMBERS)
 VALUES_CALL = float_struct("ValuesCall", *VALUES_MEMBERS)
 UPDATE_CALL = float_struct(
-    "UpdateCall", *UPDATE_MEMBERS, ("int", "parameters"), ("float*", "partials", ("workers", "columns"))
+    "UpdateCall",
+    *UPDATE_MEMBERS,
+    *(("int", name) for name in ("critics", "parameters")),
+    ("float*", "partials", ("workers", "columns")),
 )
 
 _PARTIALS: tuple[Any, ...] = (
@@ -108,6 +115,7 @@ class SmallNetwork:
         if self._by_groups:
             sizes = {f"of_{count}_groups": f"bytes_of_groups({count})" for count in (1, 2, 3)}
             sizes |= {"max_groups": "max_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
+            sizes |= {"in_turn": "HALF_FITS"}
         else:
             sizes = {"of_0_groups": "UPDATE_BYTES", "blocks": "UPDATE_BLOCKS", "max_groups": "0"}
         return self.sizes_of(sizes, _THREADS, *self._update_parts(PRODUCTS), learns=True)
@@ -142,6 +150,11 @@ class SmallNetwork:
     def update_blocks(self) -> int:
         """Resident blocks per multiprocessor, limited to two by registers."""
         return self._update_sizes.get("blocks", 1)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a block can be all workers of a network in turn, if launches are for several runs."""
+        return self.groups == _IN_TURN_GROUPS and bool(self._update_sizes.get("in_turn"))
 
     @property
     def _actor_share(self) -> float:
@@ -236,6 +249,7 @@ class SmallNetwork:
         lines = [
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {means};",
             network_text(threads // 32, self.activation, self.precision),
+            _SLICES,
             "struct Offsets { int weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, log_std; };",
             f"constexpr Offsets ACTOR_OFFSETS = {{{', '.join(map(str, [*actor, log_std]))}}};",
             f"constexpr Offsets CRITIC_OFFSETS = {{{', '.join(map(str, [*critic, -1]))}}};",
@@ -279,21 +293,15 @@ def reduce_program(processes: int = 1) -> Program:
 
 
 def _reduce_settings(processes: int) -> KernelSettings:
-    prologue = f"{SUM_NUMBERS}\n{constants(processes)}\nconstexpr int STEP_THREADS = {_REDUCE_THREADS};"
+    prologue = f"{SUM_NUMBERS}\n{constants(processes)}\nconstexpr int STEP_THREADS = {_REDUCE_THREADS};\n{_SLICES}"
     return KernelSettings(prologue=prologue, sizes={"processes": processes})
 
 
 @functools.cache
 def reduce_sizes() -> Mapping[str, int]:
-    """Sizes of blocks that add partial sums.
+    """Sizes of blocks that add partial sums: ``bytes`` of shared memory, ``threads``, and ``columns`` per iteration.
 
-    ``bytes`` of shared memory, and ``columns`` per iteration; with up to ``few`` rows, a block that only adds has
-    ``each`` columns per iteration.
+    Of several runs a thread adds a column.
     """
-    sizes = {
-        "bytes": "sizeof(StepMemory)",
-        "columns": "StepMemory::TEAMS * WARP",
-        "few": "SLICES",
-        "each": "STEP_THREADS",
-    }
+    sizes = {"bytes": "sizeof(StepMemory)", "columns": "StepMemory::TEAMS * WARP", "threads": "STEP_THREADS"}
     return sizes_of(_REDUCE_PARTS, _reduce_settings(1), sizes)

@@ -40,6 +40,8 @@ template <class Call> struct SampleLoss {
         for (int j = 0; j < 4; ++j) scalars[j] = call.scalars[j];
     }
 
+    FN void clear() { for (float& sum : sums) sum = 0; }
+
     // The loss arguments that all samples share.
     FN LossCall shared_arguments() const {
         LossCall arguments;
@@ -89,6 +91,12 @@ template <class Call> struct SampleLoss {
     // Writes the sums over WORKERS warps; all their threads call it, and `wait` is a barrier for them.
     template <int WORKERS, class Wait>
     FN void write(float* totals, float (&of_warps)[WORKERS][SUMS], bool policy, bool value, const Wait& wait) const {
+        sum_over_warps(of_warps, policy, value, wait, [&](int s, float sum) { totals[s] = sum; });
+    }
+    // Calls use(s, sum) with each sum over WORKERS warps, in one thread.
+    template <int WORKERS, class Wait, class Use>
+    FN void sum_over_warps(float (&of_warps)[WORKERS][SUMS], bool policy, bool value, const Wait& wait,
+                           const Use& use) const {
         UNROLL
         for (int s = 0; s < SUMS; ++s) {
             const float sum = warp_sum(sums[s]);
@@ -100,7 +108,7 @@ template <class Call> struct SampleLoss {
             float sum = 0;
             UNROLL
             for (int w = 0; w < WORKERS; ++w) sum += of_warps[w][s];
-            totals[s] = sum;
+            use(s, sum);
         }
     }
 };

@@ -55,30 +55,56 @@ FN constexpr int max_groups() {
 }
 constexpr int UPDATE_BLOCKS = 1;
 
+// Accumulators are numbered fragments of 8 columns.
+constexpr int FRAGMENTS_1 = X_LINES / 8, FRAGMENTS_2 = FRAGMENTS_1 + Y_LINES / 8;
+constexpr int FRAGMENTS   = FRAGMENTS_2 + GroupNet<PARAMETERS>::OUTS / 8;
+
+constexpr int HALF        = (FRAGMENTS + 1) / 2;  // fragments that a warpgroup of two sums over both
+
+// Whether a block of two warpgroups can be several workers in turn: a half fits into two of a warpgroup's tiles, and
+// the registers suffice.
+constexpr bool HALF_FITS = HALF * 4 * GROUP * sizeof(float) <= 2 * sizeof(GroupSamples<1>::z) && HALF <= 8;
+
 // Whether actor and critic run the same code: it compiles in half the time, and is faster in TF32 but slower in bf16.
 constexpr bool ONE_PROGRAM = GroupNet<PARAMETERS>::OUTS == GroupNet<1>::OUTS && sizeof(Stored) == sizeof(float);
 
-// Loads a layer's weights, an OUT x IN matrix, into the tiles of both passes. `real_outs` outputs have weights,
+// A layer's weights, an OUT x IN matrix, on their way into the tiles of both passes. `real_outs` outputs have weights,
 // `tile_outs` fit the forward tile; the rest is zero.
-template <int IN, int OUT, class ForwardTile, class BackwardTile>
-FN void load_layer(ForwardTile& forward, int tile_outs, BackwardTile* backward, const float* weights, int real_outs) {
-    constexpr int ins = padded(IN, DEPTH), count = ins * padded(OUT, DEPTH);
-    _Pragma("unroll 8")
-    for (int e = thread_rank(); e < count; e += THREADS) {
-        const int    in = e % ins, out = e / ins;
-        const Stored weight = Arithmetic::stored(in < IN && out < real_outs ? weights[out * IN + in] : 0.0f);
-        if (out < tile_outs) *forward.at(out, Arithmetic::depth_slot(in)) = weight;
-        if (backward != nullptr && in < IN) *backward->at(in, Arithmetic::depth_slot(out)) = weight;
+template <int IN, int OUT> struct LayerWeights {
+    static constexpr int INS = padded(IN, DEPTH), COUNT = INS * padded(OUT, DEPTH);
+    float weights[(COUNT + THREADS - 1) / THREADS];
+
+    FN LayerWeights(const float* from, int real_outs) {
+        for_each([&](float& weight, int in, int out) {
+            weight = in < IN && out < real_outs ? from[out * IN + in] : 0.0f;
+        });
     }
-}
+    template <class ForwardTile, class BackwardTile>
+    FN void store(ForwardTile& forward, int tile_outs, BackwardTile* backward) {
+        for_each([&](float weight, int in, int out) {
+            const Stored stored = Arithmetic::stored(weight);
+            if (out < tile_outs) *forward.at(out, Arithmetic::depth_slot(in)) = stored;
+            if (backward != nullptr && in < IN) *backward->at(in, Arithmetic::depth_slot(out)) = stored;
+        });
+    }
+    template <class Use> FN void for_each(const Use& use) {
+        UNROLL
+        for (int k = 0; k * THREADS < COUNT; ++k) {
+            const int e = k * THREADS + thread_rank();
+            if (e < COUNT) use(weights[k], e % INS, e / INS);
+        }
+    }
+};
 
 // Loads a network. The last layer has `rows` outputs; the other `outputs` are log standard deviations, as biases.
 template <int OUTPUTS>
 FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Offsets& at, int rows, int outputs, const Scale& scale) {
-    load_layer<FEATURES, HIDDEN_1>(net.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr),
-                                   flat + at.weight_1, HIDDEN_1);
-    load_layer<HIDDEN_1, HIDDEN_2>(net.second, HIDDEN_2, &net.second_back, flat + at.weight_2, HIDDEN_2);
-    load_layer<HIDDEN_2, OUTPUTS>(net.third, net.OUTS, &net.third_back, flat + at.weight_3, rows);
+    LayerWeights<FEATURES, HIDDEN_1> first(flat + at.weight_1, HIDDEN_1);  // all loads before any store
+    LayerWeights<HIDDEN_1, HIDDEN_2> second(flat + at.weight_2, HIDDEN_2);
+    LayerWeights<HIDDEN_2, OUTPUTS>  third(flat + at.weight_3, rows);
+    first.store(net.first, HIDDEN_1, static_cast<GroupTile<8, DEPTH>*>(nullptr));
+    second.store(net.second, HIDDEN_2, &net.second_back);
+    third.store(net.third, net.OUTS, &net.third_back);
     const int j = thread_rank();
     if (j < HIDDEN_1) net.bias_1[j] = flat[at.bias_1 + j];
     if (j < HIDDEN_2) net.bias_2[j] = flat[at.bias_2 + j];
@@ -97,6 +123,7 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Offsets& at, int r
 
 // The inputs of a layer end with a line of ones, whose column of the gradient is the gradient of the biases.
 template <class Role, class Call> struct Learner {
+    static constexpr bool IN_TURN = SEVERAL && GROUPS == 2 && HALF_FITS;
     static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = GroupNet<OUTPUTS>::OUTS, BACK_OUTS = GroupNet<OUTPUTS>::BACK_OUTS;
     static constexpr int STEPS_1 = HIDDEN_1 / DEPTH, STEPS_2 = HIDDEN_2 / DEPTH;
@@ -110,6 +137,7 @@ template <class Role, class Call> struct Learner {
     Scale                  scale;
     TileBase               net_base, tiles_base;
     int                    lane, warp;
+    float sums[IN_TURN ? HALF : 1][4] = {}, sum_of_bias = 0, sum_of_loss = 0;  // over workers in turn
     float grad_1[X_LINES / 8][4] = {}, grad_2[Y_LINES / 8][4] = {}, grad_3[OUTS / 8][4] = {}, grad_bias_3[OUTPUTS] = {};
 
     FN Learner(const Role& role_, const Call& call_, const Offsets& offsets, int rows)
@@ -128,6 +156,21 @@ template <class Role, class Call> struct Learner {
         }
         publish();
         block_barrier();
+    }
+
+    // Starts the next worker, of several in turn. (Before the first too: otherwise ptxas would serialise the products.)
+    FN void begin() {
+        block_barrier();  // the other warpgroup has read what this one gave it of the previous worker's sums
+        for_each_fragment([](int, float (&c)[4]) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) c[q] = 0;
+        });
+        fence_registers(grad_1);
+        fence_registers(grad_2);
+        fence_registers(grad_3);
+        UNROLL
+        for (int j = 0; j < OUTPUTS; ++j) grad_bias_3[j] = 0;
+        loss.clear();
     }
 
     FN void add_tile(SampleRow& sample, Index after_next) {
@@ -251,23 +294,70 @@ template <class Role, class Call> struct Learner {
         fence_registers(grad_2);
         sum_over_groups();
         if (group_of_block() == GROUPS - 1) {
-            write_product(partial + at.weight_1, partial + at.bias_1, FEATURES, grad_1);
-            write_product(partial + at.weight_2, partial + at.bias_2, HIDDEN_1, grad_2);
-            for_each_sum(grad_3, [&](float sum, int row, int column) {
-                if (column < rows) partial[at.weight_3 + column * HIDDEN_2 + row] = sum;
+            for_each_fragment([&](int f, const float (&c)[4]) {
+                UNROLL
+                for (int q = 0; q < 4; ++q) {
+                    const int place = place_of(f, q, at, rows);
+                    if (place >= 0) partial[place] = c[q];
+                }
             });
         }
+        sum_over_warps([&](int s, float sum) { partial[call.parameters + s] = sum; },
+                       [&](int j, float sum) { partial[place_of_bias(j, at, rows)] = sum; });
+    }
+
+    // Adds a worker's sums to those of earlier workers; the first half of the order of additions is that of write().
+    FN void add_to_sums() {
+        wait_products<0>();
+        fence_registers(grad_1);
+        fence_registers(grad_2);
+        group_barrier();  // the group's products have read the tiles z and grad_z, which the exchanged sums replace
+        const int    group = group_of_block(), thread = thread_rank() % GROUP;
+        float* const given = reinterpret_cast<float*>(&memory.samples[group].z) + thread;
+        float* const taken = reinterpret_cast<float*>(&memory.samples[1 - group].z) + thread;
+        for_each_fragment([&](int f, const float (&c)[4]) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                if (f % 2 != group) given[(f / 2 * 4 + q) * GROUP] = c[q];
+            }
+        });
+        sum_over_warps([&](int, float sum) { sum_of_loss += sum; }, [&](int, float sum) { sum_of_bias += sum; });
+        for_each_fragment([&](int f, const float (&c)[4]) {
+            UNROLL
+            for (int q = 0; q < 4; ++q) {
+                if (f % 2 == group) sums[f / 2][q] += c[q] + taken[(f / 2 * 4 + q) * GROUP];
+            }
+        });
+    }
+
+    // Writes the sums of all workers since the last call; not for the `first` time: adds them.
+    FN void write_sums(float* partial, const Offsets& at, int rows, bool first) {
+        const auto put = [&](int place, float& sum) {
+            partial[place] = first ? sum : partial[place] + sum;
+            sum            = 0;
+        };
+        FOR_EACH_NUMBER(half, q, HALF) {
+            const int f = 2 * half + group_of_block(), place = f < FRAGMENTS ? place_of(f, q, at, rows) : -1;
+            if (place >= 0) put(place, sums[half][q]);
+        }
+        const int j = thread_rank();
+        if (j < role.outputs()) put(place_of_bias(j, at, rows), sum_of_bias);
+        if (j < SUMS && (j == VALUE_LOSS) != role.is_actor) put(call.parameters + j, sum_of_loss);
+    }
+
+    // Calls use_loss(s, sum) with the loss's sums over warps, and use_bias(j, sum) with the last layer's biases.
+    template <class UseLoss, class UseBias> FN void sum_over_warps(const UseLoss& use_loss, const UseBias& use_bias) {
         UNROLL
         for (int j = 0; j < OUTPUTS; ++j) {
             const float sum = warp_sum(grad_bias_3[j]);
             if (lane == 0) memory.grad_bias_3[warp][j] = sum;
         }
-        loss.write(partial + call.parameters, memory.sums, role.is_actor, !role.is_actor, [] { block_barrier(); });
+        loss.sum_over_warps(memory.sums, role.is_actor, !role.is_actor, [] { block_barrier(); }, use_loss);
         const int j = thread_rank();
         if (j < role.outputs()) {
             float sum = 0;
             for (int w = 0; w < WARPS; ++w) sum += memory.grad_bias_3[w][j];
-            partial[j < rows ? at.bias_3 + j : at.log_std + j - rows] = sum;
+            use_bias(j, sum);
         }
     }
 
@@ -278,28 +368,39 @@ template <class Role, class Call> struct Learner {
         for (int g = 0; g < GROUPS; ++g) {
             block_barrier();
             if (g != group_of_block()) continue;
-            add_and_store(grad_1, scratch, g);
-            add_and_store(grad_2, scratch + X_LINES / 2 * GROUP, g);
-            add_and_store(grad_3, scratch + (X_LINES + Y_LINES) / 2 * GROUP, g);
-        }
-    }
-    template <int N> FN static void add_and_store(float (&c)[N][4], float* scratch, int g) {
-        FOR_EACH_NUMBER(j, q, N) {
-            float& element = scratch[(4 * j + q) * GROUP];
-            if (g > 0) c[j][q] += element;
-            if (g < GROUPS - 1) element = c[j][q];
+            for_each_fragment([&](int f, float (&c)[4]) {
+                UNROLL
+                for (int q = 0; q < 4; ++q) {
+                    float& element = scratch[(4 * f + q) * GROUP];
+                    if (g > 0) c[q] += element;
+                    if (g < GROUPS - 1) element = c[q];
+                }
+            });
         }
     }
 
-    template <int N, class Use> FN void for_each_sum(const float (&c)[N][4], const Use& use) const {
-        FOR_EACH_NUMBER(j, q, N) {
-            use(c[j][q], warp % 4 * WARP_ROWS + lane / 4 + q / 2 * 8, 8 * j + lane % 4 * 2 + q % 2);
-        }
+    // Calls use(fragment, c) with the thread's accumulators of each fragment.
+    template <class Use> FN void for_each_fragment(const Use& use) {
+        UNROLL
+        for (int j = 0; j < X_LINES / 8; ++j) use(j, grad_1[j]);
+        UNROLL
+        for (int j = 0; j < Y_LINES / 8; ++j) use(FRAGMENTS_1 + j, grad_2[j]);
+        UNROLL
+        for (int j = 0; j < OUTS / 8; ++j) use(FRAGMENTS_2 + j, grad_3[j]);
     }
-    template <int N> FN void write_product(float* weights, float* bias, int columns, const float (&c)[N][4]) const {
-        for_each_sum(c, [&](float sum, int row, int column) {
-            if (column < columns) weights[row * columns + column] = sum;
-            if (column == columns) bias[row] = sum;
-        });
+
+    // The parameter whose gradient is in the thread's accumulator q of a fragment; -1: none.
+    FN int place_of(int fragment, int q, const Offsets& at, int rows) const {
+        const int row = warp % 4 * WARP_ROWS + lane / 4 + q / 2 * 8, column = lane % 4 * 2 + q % 2;
+        if (fragment < FRAGMENTS_1) return place_in(FEATURES, at.weight_1, at.bias_1, row, 8 * fragment + column);
+        const int of_2 = 8 * (fragment - FRAGMENTS_1) + column, of_3 = 8 * (fragment - FRAGMENTS_2) + column;
+        if (fragment < FRAGMENTS_2) return place_in(HIDDEN_1, at.weight_2, at.bias_2, row, of_2);
+        return of_3 < rows ? at.weight_3 + of_3 * HIDDEN_2 + row : -1;
+    }
+    FN static int place_in(int columns, int weights, int bias, int row, int column) {
+        return column < columns ? weights + row * columns + column : column == columns ? bias + row : -1;
+    }
+    FN static int place_of_bias(int j, const Offsets& at, int rows) {
+        return j < rows ? at.bias_3 + j : at.log_std + j - rows;
     }
 };

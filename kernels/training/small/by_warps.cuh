@@ -68,6 +68,7 @@ FN void write_slice(float* weights, float* bias, int row, int columns, const flo
 }
 
 template <class Role, class Call> struct Learner {
+    static constexpr bool IN_TURN = false;
     static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = Forward<OUTPUTS>::OUTS, BACK_OUTS = Backward<OUTPUTS>::OUTS;
     const Role             role;

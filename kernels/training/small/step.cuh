@@ -1,18 +1,21 @@
 // A step of Adam along the sum of the gradients of update.cuh's blocks.
 //
 // Each block of the update wrote a row of partial sums, with a column for each parameter and each SUMS of the loss. A
-// team of warps sums a strip of 32 columns, in an order that depends only on the number of rows. After a grid barrier
-// each team updates its columns' parameters. The barrier needs a cooperative launch, whose blocks are all resident.
+// team of warps sums a strip of 32 columns: SLICES sums of every SLICES-th row, and their sum. After a grid barrier each
+// team updates its columns' parameters. The barrier needs a cooperative launch, whose blocks are all resident.
+//
+// With several runs one block takes a run's step, a warp sums strips alone, and loads of several strips overlap.
 
-constexpr int SLICES       = 8;  // partial sums of a column, one per warp of a team; rows are assigned round-robin
+constexpr int TEAM         = SEVERAL ? 1 : SLICES;  // warps
+constexpr int AT_ONCE      = SEVERAL ? 6 : 1;       // strips
 constexpr int ROWS_AT_ONCE = 9;  // rows of a slice that are loaded at once: with 144 blocks all 72 rows of a column
 constexpr int STRIPS       = BLOCK / WARP;  // of a block of optimise.cuh
 
 struct StepMemory {
-    static constexpr int TEAMS = STEP_THREADS / WARP / SLICES;
-    static_assert(STEP_THREADS % (SLICES * WARP) == 0);
+    static constexpr int TEAMS = STEP_THREADS / WARP / TEAM;
+    static_assert(STEP_THREADS % (TEAM * WARP) == 0);
     FN static StepMemory& of_block() { return *reinterpret_cast<StepMemory*>(staging); }
-    float slices[TEAMS][SLICES][WARP];
+    float slices[TEAMS][TEAM][WARP];
     Rates rates;
 };
 
@@ -41,6 +44,28 @@ template <class Call> FN float sum_slice(const Call& call, int column, int membe
     return sum;
 }
 
+// Sums columns that are `apart`, from `column` on, over all rows; those beyond the last are 0.
+template <class Call> FN void sum_columns(float (&sums)[AT_ONCE], const Call& call, int column, int apart) {
+    const int columns = int(call.parameters) + SUMS, most = maximum(call.actors, call.critics);
+    const int slices  = most > SLICES ? SLICES : 1;  // (up to SLICES rows the order is the same)
+    int       rows[AT_ONCE];
+    UNROLL
+    for (int k = 0; k < AT_ONCE; ++k) {
+        rows[k] = column + k * apart < columns ? rows_of(call, column + k * apart) : 0;
+        sums[k] = 0;
+    }
+    for (int slice = 0; slice < slices; ++slice) {
+        float of_slice[AT_ONCE] = {};
+        for (int row = slice; row < most; row += slices) {
+            const float* partial = call.partials + Index(row) * columns + column;
+            UNROLL
+            for (int k = 0; k < AT_ONCE; ++k) of_slice[k] += row < rows[k] ? partial[k * apart] : 0.0f;
+        }
+        UNROLL
+        for (int k = 0; k < AT_ONCE; ++k) sums[k] += of_slice[k];
+    }
+}
+
 // Log standard deviations are clipped; beyond a bound only gradients that lead back inside count.
 template <class Call> FN float without_outward_step(const Call& call, int column, float sum) {
     if (column < call.log_std || column >= call.log_std + call.log_stds) return sum;
@@ -51,16 +76,26 @@ template <class Call> FN float without_outward_step(const Call& call, int column
 // Calls use(strip, column, sum) for each strip, with all threads of one warp of its team; sums of columns beyond the
 // last are 0. All threads of the block call it.
 template <class Call, class Use> FN void for_each_strip(const Call& call, StepMemory& memory, const Use& use) {
-    const int warp = thread_rank() / WARP, team = warp / SLICES, member = warp % SLICES;
-    const int strips = (call.parameters + SUMS + WARP - 1) / WARP;
-    for (int begin = block_number() * StepMemory::TEAMS; begin < strips; begin += block_count() * StepMemory::TEAMS) {
+    const int warp = thread_rank() / WARP, team = warp / TEAM, member = warp % TEAM;
+    const int strips = (call.parameters + SUMS + WARP - 1) / WARP, apart = block_count() * StepMemory::TEAMS;
+    for (int begin = block_number() * StepMemory::TEAMS; begin < strips; begin += AT_ONCE * apart) {
         const int strip = begin + team, column = strip * WARP + thread_rank() % WARP;
+        if constexpr (TEAM == 1) {
+            float sums[AT_ONCE];
+            sum_columns(sums, call, column, apart * WARP);
+            UNROLL
+            for (int k = 0; k < AT_ONCE; ++k) {
+                const int at = column + k * apart * WARP;
+                if (strip + k * apart < strips) use(strip + k * apart, at, without_outward_step(call, at, sums[k]));
+            }
+            continue;
+        }
         memory.slices[team][member][thread_rank() % WARP] = sum_slice(call, column, member);
         block_barrier();
         if (member == 0 && strip < strips) {
             float sum = 0;
             UNROLL
-            for (int slice = 0; slice < SLICES; ++slice) sum += memory.slices[team][slice][thread_rank() % WARP];
+            for (int slice = 0; slice < TEAM; ++slice) sum += memory.slices[team][slice][thread_rank() % WARP];
             use(strip, column, without_outward_step(call, column, sum));
         }
         block_barrier();
@@ -104,21 +139,33 @@ template <class Call> FN void step(const Call& call) {
         if (thread_rank() % WARP == 0) call.strip_squares[strip] = squares;
     });
     u32* const  arrived = reinterpret_cast<u32*>(call.arrivals);
-    const u32   before  = arrive_at_grid(arrived);
+    const u32   before  = SEVERAL ? 0 : arrive_at_grid(arrived);
     const int   warp = thread_rank() / WARP, lane = thread_rank() % WARP, count = int(call.count);
-    const int   strip   = block_number() * StepMemory::TEAMS + warp / SLICES;
-    const int   first   = warp % SLICES == 0 ? strip * WARP + lane : count;
-    Moments     moments = {};
-    if (first < count) moments = moments_of(call, first);
+    const int   strip   = block_number() * StepMemory::TEAMS + warp / TEAM;
+    const int   first   = warp % TEAM == 0 ? strip * WARP + lane : count;
+    const int   apart   = block_count() * StepMemory::TEAMS * WARP;
+    Moments     moments[AT_ONCE] = {};
+    const auto  load    = [&](int i) {
+        UNROLL
+        for (int k = 0; k < AT_ONCE; ++k) {
+            if (i + k * apart < count) moments[k] = moments_of(call, i + k * apart);
+        }
+    };
+    load(first);
     if (thread_rank() == STEP_THREADS - 1) memory.rates = rates_of(call, steps);
-    wait_for_grid(arrived, before);
-    if (warp % SLICES != 0 || strip * WARP >= count) return;
+    if (SEVERAL) block_barrier();
+    else wait_for_grid(arrived, before);
+    if (warp % TEAM != 0 || strip * WARP >= count) return;
     const Outcome outcome = outcome_of(call, stopped, square_root(squared_norm(call)));
     if (outcome.active) {
-        _Pragma("unroll 1")  // nearly always one iteration
-        for (int i = first; i < count; i += block_count() * StepMemory::TEAMS * WARP) {
-            if (i != first) moments = moments_of(call, i);
-            take_step(call, i, moments, outcome.gradient_factor, memory.rates);
+        NO_UNROLL
+        for (int i = first; i < count; i += AT_ONCE * apart) {
+            if (i != first) load(i);
+            UNROLL
+            for (int k = 0; k < AT_ONCE; ++k) {
+                const int at = i + k * apart;
+                if (at < count) take_step(call, at, moments[k], outcome.gradient_factor, memory.rates);
+            }
         }
     }
     if (strip != 0) return;
@@ -128,25 +175,10 @@ template <class Call> FN void step(const Call& call) {
     }
 }
 
-// Sums the blocks' partial sums of the gradient and the loss, in a fixed order, without a step. If a slice has at most a
-// row, a thread sums a column: the same additions, with no idle warps.
+// Sums the blocks' partial sums of the gradient and the loss, in a fixed order, without a step.
 template <class Call> FN void reduce(const Call& call) {
-    const auto write = [&](int column, float sum) {
+    for_each_strip(call, StepMemory::of_block(), [&](int, int column, float sum) {
         if (column < call.parameters) call.gradient[column] = sum;
         else if (column < call.parameters + SUMS) call.totals[column - call.parameters] = sum;
-    };
-    if (maximum(call.actors, call.critics) > SLICES) {
-        for_each_strip(call, StepMemory::of_block(), [&](int, int column, float sum) { write(column, sum); });
-        return;
-    }
-    const int columns = int(call.parameters) + SUMS;
-    for (int column = block_number() * STEP_THREADS + thread_rank(); column < columns; column += block_count() * STEP_THREADS) {
-        const int rows = rows_of(call, column);
-        float     loaded[SLICES], sum = 0;
-        UNROLL
-        for (int row = 0; row < SLICES; ++row) loaded[row] = row < rows ? call.partials[Index(row) * columns + column] : 0.0f;
-        UNROLL
-        for (int row = 0; row < SLICES; ++row) sum += loaded[row];
-        write(column, without_outward_step(call, column, sum));
-    }
+    });
 }

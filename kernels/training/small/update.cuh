@@ -67,30 +67,71 @@ FN void add_loss(const Role& role, Losses& losses, const Sample& sample, float* 
 // Accumulates one network's gradient over a block's tiles; defined in by_warps.cuh and in by_groups.cuh.
 template <class Role, class Call> struct Learner;
 
-// Runs a worker's tiles through one network, and writes the sums of gradient and loss to its row of `partials`.
-template <class Role, class Call>
-FN void update_net(const Role& role, SampleRow& sample, const Call& call, int index, int worker, int workers) {
+// The number of blocks that run the actor, the first; the rest run the critic.
+template <class Call> FN int actor_blocks(const Call& call) {
+    return SEVERAL && block_count() < call.actors + call.critics ? 1 : call.actors;
+}
+
+// The order of a block's tiles. A worker has every `workers`-th tile, and a block is a worker, or all workers in turn:
+// first each `stride`-th worker, then those after them, and so on.
+template <class Call, bool IN_TURN> struct Tiles {
+    const Call& call;
+    int         workers, stride, worker;
+    Index       tile = worker;
+
+    FN void advance() {
+        tile += workers;
+        if (!IN_TURN || tile * TILE < call.rows) return;
+        worker += stride;
+        if (worker >= workers) worker = worker % stride + 1;
+        tile = worker;
+    }
+    FN Index sample(int index) const { return tile * TILE + index; }
+};
+
+// Runs a block's tiles through one network, and writes the sums of gradient and loss to its row of `partials`.
+template <class Role, class Call> FN void update_net(const Role& role, const Call& call) {
+    constexpr bool IN_TURN = Learner<Role, Call>::IN_TURN;
+    const int  index   = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
+    const int  workers = role.is_actor ? call.actors : call.critics, actors = actor_blocks(call);
+    const int  block   = role.is_actor ? block_number() : block_number() - actors;
+    const bool all     = IN_TURN && (role.is_actor ? actors : block_count() - actors) < workers;
+    const int  stride  = !all ? workers : workers > SLICES ? SLICES : 1, last = all ? stride - 1 : block;
+    Tiles<Call, IN_TURN> tiles = {call, workers, stride, block};
+    SampleRow            sample;
+    sample.index = sample_index(call, tiles.sample(index));
+    tiles.advance();
+    sample.next_index = sample_index(call, tiles.sample(index));
     const Offsets offsets = role.is_actor ? ACTOR_OFFSETS : CRITIC_OFFSETS;
     const int     rows    = role.is_actor ? MEANS : 1;
     fetch_sample(sample, call, role.is_actor, !role.is_actor);
     Learner<Role, Call> learner(role, call, offsets, rows);
-    for (Index tile = worker; tile * TILE < call.rows; tile += workers) {
-        learner.add_tile(sample, (tile + 2 * workers) * TILE + index);
+    fetch_inputs(sample, call, warp_lane());
+    const auto          partial = [&] { return call.partials + Index(block) * (call.parameters + SUMS); };
+    if constexpr (IN_TURN) {
+        for (int slice = block; slice <= last; ++slice) {
+            for (int worker = slice; worker < workers; worker += stride) {
+                learner.begin();
+                for (Index tile = worker; tile * TILE < call.rows; tile += workers) {
+                    tiles.advance();
+                    learner.add_tile(sample, tiles.sample(index));
+                }
+                learner.add_to_sums();
+            }
+            learner.write_sums(partial(), offsets, rows, slice == block);
+        }
+    } else {
+        for (Index tile = block; tile * TILE < call.rows; tile += workers) {
+            learner.add_tile(sample, (tile + 2 * workers) * TILE + index);
+        }
+        learner.write(partial(), offsets, rows);
     }
-    learner.write(call.partials + Index(worker) * (call.parameters + SUMS), offsets, rows);
 }
 
-// Runs the actor in the first `actors` blocks and the critic in the rest; with ONE_PROGRAM both run the same code.
+// Runs actor and critic; with ONE_PROGRAM both run the same code.
 template <bool ONE_PROGRAM, class Call> FN void update(const Call& call) {
-    const int  actors   = call.actors, block = block_number();
-    const bool is_actor = block < actors;
-    const int  worker   = is_actor ? block : block - actors, workers = is_actor ? actors : block_count() - actors;
-    const int  index    = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
-    SampleRow  sample;
-    sample.index      = sample_index(call, Index(worker) * TILE + index);
-    sample.next_index = sample_index(call, Index(worker + workers) * TILE + index);
-    fetch_inputs(sample, call, warp_lane());
-    if constexpr (ONE_PROGRAM) update_net(BlockRole{is_actor}, sample, call, index, worker, workers);
-    else if (is_actor) update_net(FixedRole<true>(), sample, call, index, worker, workers);
-    else update_net(FixedRole<false>(), sample, call, index, worker, workers);
+    const bool is_actor = block_number() < actor_blocks(call);
+    if constexpr (ONE_PROGRAM) update_net(BlockRole{is_actor}, call);
+    else if (is_actor) update_net(FixedRole<true>(), call);
+    else update_net(FixedRole<false>(), call);
 }
