@@ -25,11 +25,14 @@ from gpu_envs.training.memory_estimate import check_memory
 from gpu_envs.training.modules import check_modules
 from gpu_envs.training.policy import learns
 from gpu_envs.training.process.device import (
+    Buffers,
     RandomState,
     autocast_disabled,
+    buffers_of,
     capture_graphs,
     exclusive,
     explain_out_of_memory,
+    keeping,
     no_graphs_reason,
     torch_threads,
 )
@@ -87,6 +90,8 @@ class Iterations:
         with explain_out_of_memory(config, self.device):
             self._random = RandomState(config.seed, self.device, self.group.rank)
             self._build(modules, saved_players or {})
+        modules_in_graphs = [] if self.no_graphs_reason else [learner.module for learner in self.learners.values()]
+        self._buffers: Buffers = buffers_of(modules_in_graphs)
         self._threads = self._torch_threads(torch.get_num_threads())
         self.phases: list[Callable[[], None]] = []
         self._reset_envs()
@@ -180,27 +185,29 @@ class Iterations:
 
     def roll_out(self) -> None:
         """Act and step for a horizon with this iteration's values of schedules, which fills the storage."""
-        self._schedules.write()
-        horizon_env = self.horizon_env
-        horizon_env.carry_over()
-        if self.fused_rollout is not None:
-            self.fused_rollout()
-            return
-        for t in range(self.config.horizon):
-            for learner in self.learners.values():
-                learner.policy_rows.put_actions(learner.act(t, horizon_env.storage), self.actions)
-            inputs = horizon_env.observations(t), horizon_env.action_masks(t), horizon_env.starts(t)
+        with keeping(self._buffers):
+            self._schedules.write()
+            horizon_env = self.horizon_env
+            horizon_env.carry_over()
+            if self.fused_rollout is not None:
+                self.fused_rollout()
+                return
+            for t in range(self.config.horizon):
+                for learner in self.learners.values():
+                    learner.policy_rows.put_actions(learner.act(t, horizon_env.storage), self.actions)
+                inputs = horizon_env.observations(t), horizon_env.action_masks(t), horizon_env.starts(t)
+                for player in self.players.values():
+                    player.policy_rows.put_actions(player.act(t, *inputs), self.actions)
+                horizon_env.step(t, self.actions)
             for player in self.players.values():
-                player.policy_rows.put_actions(player.act(t, *inputs), self.actions)
-            horizon_env.step(t, self.actions)
-        for player in self.players.values():
-            player.advance(self.config.horizon)
+                player.advance(self.config.horizon)
 
     def learn(self) -> None:
         """Update the learning policies from the rollout, and write the iteration's metrics of all processes."""
-        for learner in self.learners.values():
-            learner.finish_rollout(self.horizon_env.storage)
-            learner.update()
+        with keeping(self._buffers):
+            for learner in self.learners.values():
+                learner.finish_rollout(self.horizon_env.storage)
+                learner.update()
         self.horizon_env.drop_staggered_episodes()
         episodes = [sums.flatten() for sums in self.horizon_env.episodes(self._episode_sums)]
         metrics = [learner.metrics for learner in self.learners.values()]

@@ -21,8 +21,8 @@ from gpu_envs.engine.roles import SINGLE_ROLE
 from gpu_envs.progress import Progress
 from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.iterations import Iterations
-from gpu_envs.training.process.copies import RunCopies, buffers_of
-from gpu_envs.training.process.device import RandomState, is_out_of_memory
+from gpu_envs.training.process.copies import RunCopies
+from gpu_envs.training.process.device import RandomState, buffers_of, is_out_of_memory
 from gpu_envs.training.record.reports import REQUESTS, SUMMED, WINDOW, Figures, History
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import numbers_that_differ
@@ -158,8 +158,8 @@ class JointIterations(Iterations):
         self._total: Any = 0
         self._ended: dict[int, list[np.ndarray]] = {}
         self._memories: dict[int, torch.Tensor] = {}
-        self._roles = [role.name for role in self.horizon_env.roles]
         self._buffers = buffers_of(learner.module for learner in self.learners.values())
+        self._roles = [role.name for role in self.horizon_env.roles]
         self.points: list[tuple[int, np.ndarray]] = []
 
     def _remember_episodes(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -196,7 +196,7 @@ class JointIterations(Iterations):
     def _of_all_runs(self) -> Iterator[None]:
         """Work on all runs; explain errors of users' modules."""
         try:
-            with self.copies.of_all_runs(self._buffers):
+            with self.copies.of_all_runs():
                 yield
         except RuntimeError as error:
             of_torch = type(error) in (RuntimeError, NotImplementedError) and not is_out_of_memory(error)
@@ -208,11 +208,11 @@ class JointIterations(Iterations):
             raise
 
     def _remembered(self) -> Callable[[], None]:
-        memory = self.copies.memory
-        start = memory.clone()
+        memory, random = self.copies.memory.clone(), self._random.state()
 
         def restore() -> None:
-            memory.copy_(start)
+            self.copies.memory.copy_(memory)
+            self._random.load(random)
 
         return restore
 

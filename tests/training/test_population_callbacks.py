@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from populations import Interruption, Record, assert_as_alone
-from trainers import FIELD, FIELD_PARAMS, small_run
+from trainers import FIELD, FIELD_PARAMS, GRID, small_run
 
 from gpu_envs.training import Population, Run, train
 from gpu_envs.training.callbacks import EarlyStopping, Halving, Tracker
@@ -21,7 +21,9 @@ from gpu_envs.training.record import reports
 
 def test_a_report_has_the_figures_of_each_run_alone(device: str) -> None:
     """The figures are those of the log."""
-    run = small_run(device, FIELD, total_steps=8 * 16 * 6, params=FIELD_PARAMS, log_interval=2)
+    # a GPU's kernels have no action masks, and torch rounds the products of several runs otherwise than alone
+    env, params = (FIELD, FIELD_PARAMS) if device == "cpu" else (GRID, {})
+    run = small_run(device, env, total_steps=8 * 16 * 6, params=params, hidden=(32, 32), log_interval=2)
     record = Record()
     result = Population(run, seeds=3).train(progress=False, callbacks=[record])
     assert [report.iteration for report in record.reports] == [1, 2, 3, 4, 5, 6]

@@ -196,6 +196,19 @@ def seeded(make: Callable[[], nn.Module]) -> Callable[[Run], dict[str, nn.Module
     return modules
 
 
+def test_assigned_buffers_in_graphs(device: str) -> None:
+    """They change in every iteration, though a CUDA graph reads the tensors of its capture."""
+    if device == "cpu":
+        pytest.skip("a CPU has no graphs")
+    means = []
+    for graphs in (True, False):
+        run = small_run(device, **MODULE_SETTINGS | {"total_steps": 8 * 16 * 4, "graphs": graphs})
+        trainer = Trainer(run, modules=seeded(Assigns)(run))
+        trainer.iterate(4)
+        means.append(trainer.state()["learners"]["agent"]["module"]["mean"])
+    torch.testing.assert_close(*means)
+
+
 @pytest.mark.parametrize("kind", MODULES)
 def test_modules_with_buffers_and_outs(kind: str, device: str) -> None:
     modules = seeded(MODULES[kind])

@@ -3,9 +3,9 @@
 import ctypes
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias, TypeVar, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import torch
 from torch import Tensor
@@ -159,9 +159,6 @@ _OF_THE_FIRST = {torch.Tensor.is_contiguous, torch.Tensor.storage_offset, torch.
 _OVER_COPIES: dict[Any, Callable[..., Any]] = {}
 """The functions that ``over_copies`` got, by the functions that it returned."""
 
-Buffers: TypeAlias = Sequence[tuple[torch.nn.Module, str, Tensor]]
-"""Buffers of modules: the module that has it, its name, and the tensor."""
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -176,12 +173,6 @@ def over_copies(function: _Function) -> _Function:
 
     _OVER_COPIES[call] = function
     return cast(_Function, call)
-
-
-def buffers_of(modules: Iterable[torch.nn.Module]) -> Buffers:
-    """Return all buffers of modules."""
-    parts = [part for module in modules for part in module.modules()]
-    return [(part, name, buffer) for part in parts for name, buffer in part._buffers.items() if buffer is not None]
 
 
 @final
@@ -225,25 +216,15 @@ class RunCopies:
             return make()
 
     @contextmanager
-    def of_all_runs(self, buffers: Buffers = ()) -> Iterator[None]:
-        """Let torch's functions and launches that get tensors of the first run work on the copies of all runs.
-
-        Args:
-            buffers: Buffers of modules, to which the modules may assign other tensors: these are copied at the end.
-        """
+    def of_all_runs(self) -> Iterator[None]:
+        """Let torch's functions and launches that get tensors of the first run work on the copies of all runs."""
         functorch: Any = torch._C._functorch
         self.runs.count = self.runs.all
         level = functorch._vmap_increment_nesting(self.runs.all, "different")
         try:
             with _Lifting(self, level), launching_for(self.runs):
                 yield
-                for part, name, buffer in buffers:
-                    assigned = part._buffers[name]
-                    if assigned is not None and assigned is not buffer:
-                        buffer.copy_(assigned)
         finally:
-            for part, name, buffer in buffers:
-                part._buffers[name] = buffer
             functorch._vmap_decrement_nesting()
             self.runs.count = 1
             self.runs.distances.clear()

@@ -12,8 +12,8 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import torch
 
@@ -169,6 +169,30 @@ def capture_graphs(
         torch.cuda.synchronize(stream.device)
     current.wait_stream(stream)
     return (list(functions) if reason else [graph.replay for graph in graphs]), reason
+
+
+Buffers: TypeAlias = Sequence[tuple[torch.nn.Module, str, torch.Tensor]]
+"""Buffers of modules: the module that has it, its name, and the tensor."""
+
+
+def buffers_of(modules: Iterable[torch.nn.Module]) -> Buffers:
+    """Return all buffers of modules."""
+    parts = [part for module in modules for part in module.modules()]
+    return [(part, name, buffer) for part in parts for name, buffer in part._buffers.items() if buffer is not None]
+
+
+@contextlib.contextmanager
+def keeping(buffers: Buffers) -> Iterator[None]:
+    """At the end copy what modules have assigned to buffers: a CUDA graph reads the tensors of its capture."""
+    try:
+        yield
+        for part, name, buffer in buffers:
+            assigned = part._buffers[name]
+            if assigned is not None and assigned is not buffer:
+                buffer.copy_(assigned)
+    finally:
+        for part, name, buffer in buffers:
+            part._buffers[name] = buffer
 
 
 @functools.cache

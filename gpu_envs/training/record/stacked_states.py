@@ -13,7 +13,7 @@ def stacked(states: Sequence[Any]) -> Any:
     if isinstance(first, Mapping) and all(state.keys() == first.keys() for state in states):
         return {name: stacked([state[name] for state in states]) for name in first}
     if isinstance(first, Tensor) and all(state.shape == first.shape for state in states):
-        return torch.stack(list(states))
+        return torch.stack([state.to(first.device) for state in states])  # states that were loaded are on the CPU
     return [*states]
 
 
