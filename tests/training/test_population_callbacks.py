@@ -23,11 +23,11 @@ def test_a_report_has_the_figures_of_each_run_alone(device: str) -> None:
     """The figures are those of the log."""
     # a GPU's kernels have no action masks, and torch rounds the products of several runs otherwise than alone
     env, params = (FIELD, FIELD_PARAMS) if device == "cpu" else (GRID, {})
-    run = small_run(device, env, total_steps=8 * 16 * 6, params=params, hidden=(32, 32), log_interval=2)
+    run = small_run(device, env, horizon=32, total_steps=8 * 32 * 6, params=params, hidden=(32, 32), log_interval=2)
     record = Record()
     result = Population(run, seeds=3).train(progress=False, callbacks=[record])
     assert [report.iteration for report in record.reports] == [1, 2, 3, 4, 5, 6]
-    assert record.reports[0].steps == 128
+    assert record.reports[0].steps == 256
     for number in range(3):
         alone = Record()
         train(dataclasses.replace(run, seed=run.seed + number), progress=False, callbacks=[alone])
@@ -36,7 +36,7 @@ def test_a_report_has_the_figures_of_each_run_alone(device: str) -> None:
             for name in ours:
                 np.testing.assert_allclose(ours[name][number], theirs[name], rtol=1e-6, equal_nan=True)
     assert record.calls == ["start 3", "end 3", "exit NoneType"]
-    assert [row["steps"] for row in record.rows] == [256, 512, 768]
+    assert [row["steps"] for row in record.rows] == [512, 1024, 1536]
     returns = record.reports[-1]["tagger/return"]
     assert record.rows[-1]["tagger/return"] == pytest.approx(returns.mean())
     assert record.rows[-1]["tagger/return/best"] == returns.max()
