@@ -52,7 +52,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train play tag test test-slow test-all test-gpu newest mutants
+.PHONY: help train play tag test test-slow test-all test-gpu newest benchmarl mutants
 .PHONY: ci check format pages notebooks docs links dist constraints clean
 
 help:  ## list the targets
@@ -100,6 +100,11 @@ test-gpu:  ## run the tests that need a GPU, in the environment of PYTHON=/path/
 
 newest:  ## run every test with the newest version of each library, in .venv-newest
 	$(MAKE) VENV=.venv-newest CONSTRAINTS= test-all
+
+benchmarl:  ## test BenchMARL's algorithms, in .venv-benchmarl, as it needs an older TorchRL
+	$(MAKE) VENV=.venv-benchmarl CONSTRAINTS= .venv-benchmarl/.installed
+	.venv-benchmarl/bin/python -m pip install --quiet --disable-pip-version-check benchmarl pytest
+	.venv-benchmarl/bin/python -m pytest tests/adapters/test_benchmarl.py $(ARGS)
 
 mutants: $(DEV_STAMP)  ## run mutation testing, which takes hours; ARGS="--seed 2"
 	$(BIN)/python -m tests.mutants $(ARGS)
@@ -155,7 +160,7 @@ constraints: $(DEV_STAMP)  ## update constraints.txt to the newest compatible ve
 	  --all-extras --no-header --no-annotate --excludes build/unconstrained --output-file constraints.txt pyproject.toml -
 
 clean:  ## remove all built files and the virtual environments
-	rm -rf $(VENV) .venv-newest build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-newest .venv-benchmarl build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -50,7 +50,7 @@ highlight_language = "none"
 # The documentation builds without the adapters' libraries; the classes that it shows then have placeholders as bases.
 autodoc_mock_imports = [
     name
-    for name in ("mpe2", "pettingzoo", "rsl_rl", "skrl", "stable_baselines3", "tensordict", "torchrl")
+    for name in ("benchmarl", "mpe2", "pettingzoo", "rsl_rl", "skrl", "stable_baselines3", "tensordict", "torchrl")
     if importlib.util.find_spec(name) is None
 ]
 autodoc_default_options = {"members": True, "member-order": "bysource"}

@@ -66,7 +66,8 @@ CLASSES = list({each: None for *_, each in public() if dataclasses.is_dataclass(
 
 def test_public_modules() -> None:
     assert {"gpu_envs.errors", "gpu_envs.pictures", "gpu_envs.rules", "gpu_envs.training"} < set(MODULES)
-    assert {f"gpu_envs.adapters.{n}" for n in ("pettingzoo", "rsl_rl", "sb3", "skrl", "torchrl")} < set(MODULES)
+    adapters = "benchmarl", "pettingzoo", "rsl_rl", "sb3", "skrl", "torchrl"
+    assert {f"gpu_envs.adapters.{name}" for name in adapters} < set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)
