@@ -102,7 +102,7 @@ newest:  ## run every test with the newest version of each library, in .venv-new
 	$(MAKE) VENV=.venv-newest CONSTRAINTS= test-all
 
 benchmarl:  ## test BenchMARL's algorithms, in .venv-benchmarl, as it needs an older TorchRL
-	$(MAKE) VENV=.venv-benchmarl CONSTRAINTS= .venv-benchmarl/.installed
+	$(MAKE) VENV=.venv-benchmarl CONSTRAINTS= CUDA_EXTRA= .venv-benchmarl/.installed
 	.venv-benchmarl/bin/python -m pip install --quiet --disable-pip-version-check benchmarl pytest
 	.venv-benchmarl/bin/python -m pytest tests/adapters/test_benchmarl.py $(ARGS)
 

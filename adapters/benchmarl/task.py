@@ -1,6 +1,5 @@
 """A BenchMARL task for any team environment of this package."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
@@ -12,7 +11,6 @@ from torchrl.envs import EnvBase
 import gpu_envs
 from gpu_envs.adapters.torchrl import Env
 from gpu_envs.adapters.torchrl.specs import MASK
-from gpu_envs.specs.base import Spec
 from gpu_envs.specs.team import TeamSpec
 
 _KINDS: Final = {"continuous_actions": (False, True), "actions": ("discrete", "continuous")}
@@ -28,39 +26,50 @@ class Task(TaskClass):
 
     Example::
 
-        Experiment(Task("TagGridWorld-v0", walls=2), MappoConfig.get_from_yaml(), model, critic, seed, config).run()
+        Experiment(Task("SimpleSpread-v3", N=5), MappoConfig.get_from_yaml(), model, seed=0, config=config).run()
     """
 
-    def __init__(self, env: str | Spec, **options: Any) -> None:
+    def __init__(self, env: str, **options: Any) -> None:
         """Describe the environment, which BenchMARL makes.
 
         Args:
-            env: The id of a team environment, a path such as ``my_env.py:MY_ENV``, or a spec.
+            env: The id of a team environment, or a path such as ``my_env.py:MY_ENV``.
             **options: Parameters of the environment, and arguments of ``gpu_envs.make`` other than the number of
                 replicas, the seed and the device, which BenchMARL's experiment has.
         """
-        spec = gpu_envs.spec(env) if isinstance(env, str) else env
+        spec = gpu_envs.spec(env)
         for name in ("num_envs", "seed", "device"):
             if name in options:
                 raise ValueError(f"{name} is {options[name]!r}: leave it out, BenchMARL's experiment sets it")
         super().__init__(name=spec.id, config=options)
         self.env: Final = env
-        self._choice: Final = next((name for name in _KINDS if name in spec.params and name not in options), None)
         if not isinstance(spec, TeamSpec):
             teams = ", ".join(name for name in gpu_envs.ids() if isinstance(gpu_envs.spec(name), TeamSpec))
             raise ValueError(f"{spec.id} has a single agent, but BenchMARL trains teams: give one of {teams}")
         if not (self.supports_continuous_actions() or self.supports_discrete_actions()):
             kinds = ", ".join(f"{role}: {space}" for role, space in self._spaces.items())
+            given = [f"; leave {name} out, which chooses others" for name in _KINDS if name in options]
             raise ValueError(
                 f"{spec.id} has the action spaces {kinds}, but BenchMARL's algorithms need Box for all agents, or "
-                "Discrete for all"
+                f"Discrete for all{''.join(given)}"
             )
+
+    @property
+    def _choice(self) -> str | None:
+        """The parameter that chooses between kinds of actions, unless the task's configuration sets it."""
+        return next((n for n in _KINDS if n not in self.config and self._accepts(n)), None)
+
+    def _accepts(self, name: str) -> bool:
+        param, values = gpu_envs.spec(self.env).params.get(name), _KINDS[name]
+        if param is None:
+            return False
+        return isinstance(param.default, bool) if False in values else {*values} <= {*param.choices}
 
     def _options(self, *, continuous: bool) -> dict[str, Any]:
         chosen = {} if self._choice is None else {self._choice: _KINDS[self._choice][continuous]}
         return {**self.config, **chosen}
 
-    @functools.cached_property
+    @property
     def _spaces(self) -> Mapping[str, Any]:
         """The action space of an agent of each role, with discrete actions if there is a choice."""
         env: Any = gpu_envs.make(self.env, device="cpu", **self._options(continuous=False))

@@ -165,10 +165,10 @@ _PROGRAMS = {
 
 
 def program(header: str, block: int = 0) -> Program:
-    """Return the program with a header's kernels; ``block``: threads of a block, if not the header's usual number."""
+    """Return the program with a header's kernels; ``block``: threads of a block of ``episodes``, if not the usual."""
     calls, settings = _PROGRAMS[header]
     if block:
-        assert settings.grid is not None
+        assert header == "episodes" and settings.grid is not None  # noqa: PT018
         grid = dataclasses.replace(settings.grid, threads=block)
         settings = dataclasses.replace(settings, prologue=f"constexpr int BLOCK = {block};", grid=grid)
     parts = ["moments", header] if _MOMENTS_IN_CPP in settings.prologue else [header]

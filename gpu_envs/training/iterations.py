@@ -27,6 +27,7 @@ from gpu_envs.training.policy import learns
 from gpu_envs.training.process.device import (
     Buffers,
     RandomState,
+    adopt,
     autocast_disabled,
     buffers_of,
     capture_graphs,
@@ -90,8 +91,7 @@ class Iterations:
         with explain_out_of_memory(config, self.device):
             self._random = RandomState(config.seed, self.device, self.group.rank)
             self._build(modules, saved_players or {})
-        modules_in_graphs = [] if self.no_graphs_reason else [learner.module for learner in self.learners.values()]
-        self._buffers: Buffers = buffers_of(modules_in_graphs)
+        self._buffers: Buffers = [] if self.no_graphs_reason else self._all_buffers()
         self._threads = self._torch_threads(torch.get_num_threads())
         self.phases: list[Callable[[], None]] = []
         self._reset_envs()
@@ -135,6 +135,10 @@ class Iterations:
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules.values()]
         self._schedules = DeviceSchedules(targets, config, device)
+
+    def _all_buffers(self) -> Buffers:
+        """Return the buffers of all modules that learn."""
+        return buffers_of(module for learner in self.learners.values() for module in learner.modules)
 
     def _check_sequence_lengths(self) -> None:
         """Raise a ValueError for a ``sequence_length`` without an effect: no policy has memory, or its own has none."""
@@ -240,7 +244,14 @@ class Iterations:
     def _remembered(self) -> Callable[[], None]:
         """Return a function that restores the present state."""
         state = self.state(copy_buffers=False)
-        return lambda: self._restore(state)
+        unsaved = [(buffer, buffer.clone()) for *_, buffer in self._buffers if buffer is not None]
+
+        def restore() -> None:
+            self._restore(state)
+            for buffer, value in unsaved:
+                buffer.copy_(value)
+
+        return restore
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
@@ -252,6 +263,7 @@ class Iterations:
 
     def _run_iteration(self) -> None:
         """Roll out a horizon, learn from it, and queue the metrics, which the caller receives from ``_reports``."""
+        adopt(self._buffers)  # an evaluation may have assigned others
         warming_up = any(learner.warmup_iterations for learner in self.learners.values())
         roll_out, learn = (self.roll_out, self.learn) if warming_up else self.phases
         started, rolled_out, _ = self._reports.next_events()
@@ -349,6 +361,7 @@ class Iterations:
         Args:
             copy_buffers: Whether replay buffers are copied.
         """
+        adopt(self._buffers)
         return {
             "describes": self.describe(),
             "iteration": self.iteration,

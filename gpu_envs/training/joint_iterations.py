@@ -22,7 +22,7 @@ from gpu_envs.progress import Progress
 from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.iterations import Iterations
 from gpu_envs.training.process.copies import RunCopies
-from gpu_envs.training.process.device import RandomState, buffers_of, is_out_of_memory
+from gpu_envs.training.process.device import RandomState, is_out_of_memory
 from gpu_envs.training.record.reports import REQUESTS, SUMMED, WINDOW, Figures, History
 from gpu_envs.training.run import Run
 from gpu_envs.training.variants import numbers_that_differ
@@ -158,7 +158,7 @@ class JointIterations(Iterations):
         self._total: Any = 0
         self._ended: dict[int, list[np.ndarray]] = {}
         self._memories: dict[int, torch.Tensor] = {}
-        self._buffers = buffers_of(learner.module for learner in self.learners.values())
+        self._buffers = self._all_buffers()
         self._roles = [role.name for role in self.horizon_env.roles]
         self.points: list[tuple[int, np.ndarray]] = []
 
@@ -281,7 +281,8 @@ class JointIterations(Iterations):
             if logs:
                 self.points.append((config.steps_at(iteration), returns))
             if config.target_return is not None:
-                margin = 1e-6 * abs(config.target_return)
+                # sums are added here in another order than in History, which decides where this could matter
+                margin = 1e-6 * max(1.0, abs(config.target_return))
                 full = self._total[:, self._roles.index(self.history.target_role)] >= WINDOW
                 near = np.flatnonzero(active & full & (returns >= config.target_return - margin))
                 unclear = returns < config.target_return + margin

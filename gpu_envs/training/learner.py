@@ -122,6 +122,11 @@ class Learner(ABC):
         self.warmup_iterations = max(0, self.warmup_iterations - 1)
 
     @property
+    def modules(self) -> list[nn.Module]:
+        """The modules that an iteration runs: the policy's, and its targets."""
+        return [self.module]
+
+    @property
     @abstractmethod
     def optimisers(self) -> Sequence[Adam]:
         """The policy's optimisers."""

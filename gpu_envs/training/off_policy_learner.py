@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpu_envs.training.algorithms import SAC, OffPolicy
 from gpu_envs.training.engines.off_policy import ActorCriticNetworks, Transitions
@@ -123,6 +123,10 @@ class OffPolicyLearner(Learner):
     def optimisers(self) -> Sequence[Adam]:
         """The optimisers of critics, actor and temperature."""
         return self.networks.optimisers
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [self.module, self.networks.targets]
 
     def _set_warmup(self) -> None:
         """Set how many iterations still only fill the replay buffer, until it has ``learning_starts`` steps."""

@@ -100,14 +100,15 @@ def test_every_algorithm_runs(env: str, algorithm: str, tmp_path: Path) -> None:
     if algorithm == "maddpg" and not task.supports_continuous_actions():
         pytest.skip("needs continuous actions")
     frames = 2 * ENVS * STEPS[env]
-    experiment = experiment_of(task, algorithm, tmp_path, frames, checkpoint_at_end=True)
+    evaluates = {"evaluation": True, "evaluation_interval": frames // 2, "loggers": ["csv"]}
+    experiment = experiment_of(task, algorithm, tmp_path, frames, checkpoint_at_end=True, **evaluates)
     experiment.run()
     assert experiment.total_frames == frames
     weights = [parameter for loss in experiment.losses.values() for parameter in loss.parameters()]
     assert all(bool(torch.isfinite(weight).all()) for weight in weights)
     (checkpoint,) = tmp_path.rglob("*.pt")
     again = Experiment.reload_from_file(str(checkpoint))
-    assert again.task == task
+    assert (again.task, again.task.env) == (task, task.env)
     assert again.total_frames == frames
 
 
@@ -143,6 +144,8 @@ def test_either_kind_of_actions() -> None:
         task.get_env_fun(2, continuous, 0, "cpu")().full_action_spec["agent", "action"] for continuous in (False, True)
     ]
     assert [spec.dtype for spec in kinds] == [torch.int64, torch.float32]
+    task.config["continuous_actions"] = False
+    assert (task.supports_continuous_actions(), task.supports_discrete_actions()) == (False, True)
     fixed = Task("SimpleSpread-v3", continuous_actions=True)
     assert (fixed.supports_continuous_actions(), fixed.supports_discrete_actions()) == (True, False)
 
@@ -152,3 +155,5 @@ def test_errors() -> None:
         Task("CartPole-v1")
     with pytest.raises(ValueError, match="num_envs is 5: leave it out"):
         Task("TagGridWorld-v0", num_envs=5)
+    with pytest.raises(ValueError, match=r"MultiDiscrete.* Discrete for all; leave actions out, which chooses others"):
+        Task("TagContinuous-v0", actions="discrete")

@@ -54,7 +54,8 @@ def test_compiles_without_spills(name: str, precision: str) -> None:
 @pytest.mark.parametrize("runs", ["", "#define SEVERAL_RUNS\n"], ids=["run", "runs"])
 def test_compiles_for_warpgroups_without_spills(name: str, precision: str, runs: str) -> None:
     """And without the compiler's warning that products are serialised."""
-    network = dataclasses.replace(CASES[name].network(precision), hopper=True)
+    network = dataclasses.replace(CASES[name].network(precision), hopper=True, groups=2 if runs else 0)
+    assert network.in_turn or not runs
     compiled = compile_with_nvrtc(runs + network.update_program().source)
     local = {function: value for function, kind, value in kernel_resources(compiled.cubin) if kind == "local"}
     assert local["kernel_update"] == 0

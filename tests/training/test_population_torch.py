@@ -204,7 +204,9 @@ def test_assigned_buffers_in_graphs(device: str) -> None:
     for graphs in (True, False):
         run = small_run(device, **MODULE_SETTINGS | {"total_steps": 8 * 16 * 4, "graphs": graphs})
         trainer = Trainer(run, modules=seeded(Assigns)(run))
-        trainer.iterate(4)
+        trainer.iterate(2)
+        trainer.evaluate(8)  # which runs the module, too
+        trainer.iterate(2)
         means.append(trainer.state()["learners"]["agent"]["module"]["mean"])
     torch.testing.assert_close(*means)
 
@@ -214,6 +216,26 @@ def test_modules_with_buffers_and_outs(kind: str, device: str) -> None:
     modules = seeded(MODULES[kind])
     population = Population(small_run(device, **MODULE_SETTINGS | {"total_steps": 384}), seeds=2, modules=modules)
     assert_near(population, population.train(progress=False), 1, modules=modules(population.runs[1]))
+
+
+class Grows(Heads):
+    """Has a buffer that gets its shape from the observations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(4), persistent=False)
+
+    def hidden(self, observations: torch.Tensor) -> torch.Tensor:
+        self.last: torch.Tensor = observations.detach()
+        return super().hidden(observations)
+
+
+def test_buffers_keep_their_shape() -> None:
+    population = Population(small_run("cpu", **MODULE_SETTINGS), seeds=2, modules=seeded(Grows))
+    with pytest.raises(
+        ValueError, match=r"the buffer 'last' of Grows was .* and is now torch.float32 of shape \[8, 4\]"
+    ):
+        population.train(progress=False)
 
 
 class Maps(Heads):

@@ -130,7 +130,6 @@ class ActorCriticNetworks(TorchActor):
         parts = learning_parameters(self.targets)[: 1 if stochastic else 2]
         self._target_pairs = [(flattened(part), adam.flat) for part, adam in zip(parts, self.optimisers, strict=False)]
         self.targets.requires_grad_(False)
-        self._buffers = list(zip(self.targets.buffers(), self.module.buffers(), strict=True))
         self._norms = torch.zeros(len(self.optimisers), device=device)
         self.norm = self._norms[:1]
         self.sums = torch.zeros((2, TOTALS), device=device)
@@ -166,7 +165,7 @@ class ActorCriticNetworks(TorchActor):
             optimiser.step(step)
         for target, parameters in self._target_pairs:  # theta' += tau (theta - theta')
             target.lerp_(parameters, self._algorithm.tau)
-        for target, buffer in self._buffers:
+        for target, buffer in zip(self.targets.buffers(), self.module.buffers(), strict=True):
             target.copy_(buffer)
 
     @abstractmethod

@@ -46,7 +46,10 @@ MAX_FEATURES = 64
 MAX_PARAMETERS = 32
 
 _MANY_RUNS = 32
-"""Runs from which on a block for each run takes the optimiser's steps: with fewer, a multiprocessor has none."""
+"""Number of runs from which on a block is all workers of a network, and another takes all of a run's steps.
+
+Fewer than 64 runs have not been compared: with large minibatches, more blocks for each run may be faster there.
+"""
 
 
 @final
@@ -159,7 +162,8 @@ class SmallNetworks(PolicyNetworks):
             setattr(call, name, value.data_ptr() if isinstance(value, Tensor) else value)
 
     def values(self, request: ValueRequest) -> None:
-        blocks = blocks_for(len(request.values), ACT_ROWS, -(-2 * self._processors // max(2, self._runs)))
+        most = -(-2 * self._processors // max(2, self._runs))  # about two on a multiprocessor, of all runs
+        blocks = blocks_for(len(request.values), ACT_ROWS, most)
         self._kernels["values"].launch(blocks, **request.members)
 
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:

@@ -41,10 +41,8 @@ _GROUP = 128
 """Threads of a warpgroup."""
 _MIN_GROUPS = 2
 """Minimum warpgroups of a block, if they fit in shared memory."""
-_IN_TURN_GROUPS = 2
-"""Warpgroups of a block that can be all workers of a network in turn."""
 _SLICES = "constexpr int SLICES = 8;"
-"""Number of sums of a gradient's rows, each of every eighth row, whose sum is the gradient."""
+"""C++ text: the number of sums of a gradient's rows, each of every eighth row, whose sum is the gradient."""
 _STEPPING_BLOCKS = 4
 """Blocks per multiprocessor for acting and stepping."""
 _REDUCE_THREADS = 512
@@ -115,7 +113,7 @@ class SmallNetwork:
         if self._by_groups:
             sizes = {f"of_{count}_groups": f"bytes_of_groups({count})" for count in (1, 2, 3)}
             sizes |= {"max_groups": "max_groups()", "inputs": "X_LINES", "outputs": "GroupNet<PARAMETERS>::OUTS"}
-            sizes |= {"in_turn": "HALF_FITS"}
+            sizes |= {"in_turn": "IN_TURN_GROUPS"}
         else:
             sizes = {"of_0_groups": "UPDATE_BYTES", "blocks": "UPDATE_BLOCKS", "max_groups": "0"}
         return self.sizes_of(sizes, _THREADS, *self._update_parts(PRODUCTS), learns=True)
@@ -154,7 +152,7 @@ class SmallNetwork:
     @property
     def in_turn(self) -> bool:
         """Whether a block can be all workers of a network in turn, if launches are for several runs."""
-        return self.groups == _IN_TURN_GROUPS and bool(self._update_sizes.get("in_turn"))
+        return self.groups > 0 and self.groups == self._update_sizes.get("in_turn")
 
     @property
     def _actor_share(self) -> float:

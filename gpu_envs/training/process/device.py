@@ -171,25 +171,43 @@ def capture_graphs(
     return (list(functions) if reason else [graph.replay for graph in graphs]), reason
 
 
-Buffers: TypeAlias = Sequence[tuple[torch.nn.Module, str, torch.Tensor]]
+Buffers: TypeAlias = Sequence[tuple[torch.nn.Module, str, torch.Tensor | None]]
 """Buffers of modules: the module that has it, its name, and the tensor."""
 
 
 def buffers_of(modules: Iterable[torch.nn.Module]) -> Buffers:
     """Return all buffers of modules."""
     parts = [part for module in modules for part in module.modules()]
-    return [(part, name, buffer) for part in parts for name, buffer in part._buffers.items() if buffer is not None]
+    return [(part, name, buffer) for part in parts for name, buffer in part._buffers.items()]
+
+
+@torch.no_grad()
+def adopt(buffers: Buffers) -> None:
+    """Copy tensors that modules have assigned to their buffers into these: a CUDA graph reads those of its capture.
+
+    Raises:
+        ValueError: The assigned tensor has another shape or type.
+    """
+    for part, name, buffer in buffers:
+        assigned = part._buffers[name]
+        if assigned is buffer:
+            continue
+        if buffer is None or assigned is None or (buffer.shape, buffer.dtype) != (assigned.shape, assigned.dtype):
+            was, now = (t if t is None else f"{t.dtype} of shape {[*t.shape]}" for t in (buffer, assigned))
+            raise ValueError(
+                f"the buffer {name!r} of {type(part).__name__} was {was} and is now {now}, but CUDA graphs and "
+                "populations need one shape and type: register it as it is later, or train with graphs=False"
+            )
+        buffer.copy_(assigned)
+        part._buffers[name] = buffer
 
 
 @contextlib.contextmanager
 def keeping(buffers: Buffers) -> Iterator[None]:
-    """At the end copy what modules have assigned to buffers: a CUDA graph reads the tensors of its capture."""
+    """Adopt what modules assign to their buffers meanwhile."""
     try:
         yield
-        for part, name, buffer in buffers:
-            assigned = part._buffers[name]
-            if assigned is not None and assigned is not buffer:
-                buffer.copy_(assigned)
+        adopt(buffers)
     finally:
         for part, name, buffer in buffers:
             part._buffers[name] = buffer

@@ -61,9 +61,10 @@ constexpr int FRAGMENTS   = FRAGMENTS_2 + GroupNet<PARAMETERS>::OUTS / 8;
 
 constexpr int HALF        = (FRAGMENTS + 1) / 2;  // fragments that a warpgroup of two sums over both
 
-// Whether a block of two warpgroups can be several workers in turn: a half fits into two of a warpgroup's tiles, and
-// the registers suffice.
+// Warpgroups of a block that can be several workers in turn: two, if a half fits into two of a warpgroup's tiles and
+// its sums into registers (8 fragments are 32); 0: none.
 constexpr bool HALF_FITS = HALF * 4 * GROUP * sizeof(float) <= 2 * sizeof(GroupSamples<1>::z) && HALF <= 8;
+constexpr int  IN_TURN_GROUPS = HALF_FITS ? 2 : 0;
 
 // Whether actor and critic run the same code: it compiles in half the time, and is faster in TF32 but slower in bf16.
 constexpr bool ONE_PROGRAM = GroupNet<PARAMETERS>::OUTS == GroupNet<1>::OUTS && sizeof(Stored) == sizeof(float);
@@ -123,7 +124,7 @@ FN void load(GroupNet<OUTPUTS>& net, const float* flat, const Offsets& at, int r
 
 // The inputs of a layer end with a line of ones, whose column of the gradient is the gradient of the biases.
 template <class Role, class Call> struct Learner {
-    static constexpr bool IN_TURN = SEVERAL && GROUPS == 2 && HALF_FITS;
+    static constexpr bool IN_TURN = SEVERAL && GROUPS == IN_TURN_GROUPS;
     static constexpr int OUTPUTS = Role::OUTPUTS;
     static constexpr int OUTS = GroupNet<OUTPUTS>::OUTS, BACK_OUTS = GroupNet<OUTPUTS>::BACK_OUTS;
     static constexpr int STEPS_1 = HIDDEN_1 / DEPTH, STEPS_2 = HIDDEN_2 / DEPTH;
@@ -306,7 +307,7 @@ template <class Role, class Call> struct Learner {
                        [&](int j, float sum) { partial[place_of_bias(j, at, rows)] = sum; });
     }
 
-    // Adds a worker's sums to those of earlier workers; the first half of the order of additions is that of write().
+    // Adds a worker's sums, those of the first warpgroup plus those of the second as in write(), to earlier workers'.
     FN void add_to_sums() {
         wait_products<0>();
         fence_registers(grad_1);

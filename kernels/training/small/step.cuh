@@ -4,7 +4,8 @@
 // team of warps sums a strip of 32 columns: SLICES sums of every SLICES-th row, and their sum. After a grid barrier each
 // team updates its columns' parameters. The barrier needs a cooperative launch, whose blocks are all resident.
 //
-// With several runs one block takes a run's step, a warp sums strips alone, and loads of several strips overlap.
+// With several runs a warp sums strips alone, and loads of several strips overlap. A launch for their steps has one
+// block for each run, which needs no grid barrier.
 
 constexpr int TEAM         = SEVERAL ? 1 : SLICES;  // warps
 constexpr int AT_ONCE      = SEVERAL ? 6 : 1;       // strips

@@ -72,8 +72,8 @@ template <class Call> FN int actor_blocks(const Call& call) {
     return SEVERAL && block_count() < call.actors + call.critics ? 1 : call.actors;
 }
 
-// The order of a block's tiles. A worker has every `workers`-th tile, and a block is a worker, or all workers in turn:
-// first each `stride`-th worker, then those after them, and so on.
+// The order of a block's tiles. A worker has every `workers`-th tile. A block is a worker, or all workers in turn, in the
+// order in which step.cuh adds their sums: each `stride`-th worker, which are a slice, then those after them, and so on.
 template <class Call, bool IN_TURN> struct Tiles {
     const Call& call;
     int         workers, stride, worker;
@@ -95,8 +95,9 @@ template <class Role, class Call> FN void update_net(const Role& role, const Cal
     const int  index   = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
     const int  workers = role.is_actor ? call.actors : call.critics, actors = actor_blocks(call);
     const int  block   = role.is_actor ? block_number() : block_number() - actors;
-    const bool all     = IN_TURN && (role.is_actor ? actors : block_count() - actors) < workers;
-    const int  stride  = !all ? workers : workers > SLICES ? SLICES : 1, last = all ? stride - 1 : block;
+    const bool takes_all = IN_TURN && (role.is_actor ? actors : block_count() - actors) < workers;
+    const int  stride    = !takes_all ? workers : workers > SLICES ? SLICES : 1;
+    const int  last      = takes_all ? stride - 1 : block;
     Tiles<Call, IN_TURN> tiles = {call, workers, stride, block};
     SampleRow            sample;
     sample.index = sample_index(call, tiles.sample(index));
