@@ -1,16 +1,12 @@
 """BenchMARL: a task for every team environment, for BenchMARL's algorithms."""
 
-from gpu_envs.extras import MissingExtraError
+from gpu_envs.extras import extra
 
-try:
+_INSTALL = (
+    "pip install benchmarl, in a new virtual environment: BenchMARL 1.5 needs a TorchRL older than gpu_envs[torchrl]"
+)
+
+with extra("benchmarl", "benchmarl", "torchrl", "tensordict", "torch", install=_INSTALL):
     from gpu_envs.adapters.benchmarl.task import Task
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] not in ("benchmarl", "torchrl", "tensordict", "torch"):
-        raise
-    raise MissingExtraError(
-        f"{error.name!r} is not installed: pip install benchmarl, best in a virtual environment of its own, as "
-        "BenchMARL 1.5 needs an older TorchRL than gpu_envs[torchrl] installs",
-        name=error.name,
-    ) from error
 
 __all__ = ["Task"]

@@ -45,10 +45,12 @@ class Task(TaskClass):
         self.env: Final = env
         if not isinstance(spec, TeamSpec):
             teams = ", ".join(name for name in gpu_envs.ids() if isinstance(gpu_envs.spec(name), TeamSpec))
-            raise ValueError(f"{spec.id} has a single agent, but BenchMARL trains teams: give one of {teams}")
+            raise ValueError(
+                f"{spec.id} has a single agent, but BenchMARL trains teams: give the id of a team environment: {teams}"
+            )
         if not (self.supports_continuous_actions() or self.supports_discrete_actions()):
             kinds = ", ".join(f"{role}: {space}" for role, space in self._spaces.items())
-            given = [f"; leave {name} out, which chooses others" for name in _KINDS if name in options]
+            given = [f"; leave {name} out, so that BenchMARL chooses it" for name in _KINDS if name in options]
             raise ValueError(
                 f"{spec.id} has the action spaces {kinds}, but BenchMARL's algorithms need Box for all agents, or "
                 f"Discrete for all{''.join(given)}"

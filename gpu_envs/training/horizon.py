@@ -168,7 +168,8 @@ def program(header: str, block: int = 0) -> Program:
     """Return the program with a header's kernels; ``block``: threads of a block of ``episodes``, if not the usual."""
     calls, settings = _PROGRAMS[header]
     if block:
-        assert header == "episodes" and settings.grid is not None  # noqa: PT018
+        assert header == "episodes"
+        assert settings.grid is not None
         grid = dataclasses.replace(settings.grid, threads=block)
         settings = dataclasses.replace(settings, prologue=f"constexpr int BLOCK = {block};", grid=grid)
     parts = ["moments", header] if _MOMENTS_IN_CPP in settings.prologue else [header]

@@ -46,9 +46,9 @@ MAX_FEATURES = 64
 MAX_PARAMETERS = 32
 
 _MANY_RUNS = 32
-"""Number of runs from which on a block is all workers of a network, and another takes all of a run's steps.
+"""With at least so many runs, one block is all workers of a network, and one block takes a whole optimiser step.
 
-Fewer than 64 runs have not been compared: with large minibatches, more blocks for each run may be faster there.
+Numbers below 64 have not been compared: with large minibatches, more blocks for each run may be faster there.
 """
 
 

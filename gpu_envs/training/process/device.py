@@ -183,7 +183,7 @@ def buffers_of(modules: Iterable[torch.nn.Module]) -> Buffers:
 
 @torch.no_grad()
 def adopt(buffers: Buffers) -> None:
-    """Copy tensors that modules have assigned to their buffers into these: a CUDA graph reads those of its capture.
+    """Copy tensors that modules have assigned to buffers into the first ones, which CUDA graphs go on reading.
 
     Raises:
         ValueError: The assigned tensor has another shape or type.

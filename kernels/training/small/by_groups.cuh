@@ -307,7 +307,7 @@ template <class Role, class Call> struct Learner {
                        [&](int j, float sum) { partial[place_of_bias(j, at, rows)] = sum; });
     }
 
-    // Adds a worker's sums, those of the first warpgroup plus those of the second as in write(), to earlier workers'.
+    // Adds the sums of both warpgroups, in the order of write(), and adds the result to the sums of earlier workers.
     FN void add_to_sums() {
         wait_products<0>();
         fence_registers(grad_1);

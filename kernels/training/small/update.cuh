@@ -72,8 +72,8 @@ template <class Call> FN int actor_blocks(const Call& call) {
     return SEVERAL && block_count() < call.actors + call.critics ? 1 : call.actors;
 }
 
-// The order of a block's tiles. A worker has every `workers`-th tile. A block is a worker, or all workers in turn, in the
-// order in which step.cuh adds their sums: each `stride`-th worker, which are a slice, then those after them, and so on.
+// The order of a block's tiles. A worker has every `workers`-th tile. A block is one worker, or all workers in turn: in
+// the order of step.cuh's additions, slice by slice. A slice is every `stride`-th worker.
 template <class Call, bool IN_TURN> struct Tiles {
     const Call& call;
     int         workers, stride, worker;
