@@ -237,6 +237,7 @@ class CudaBackend(Backend):
         runtime = import_cupy().cuda.runtime
         self.index, self.device, self._block = index, f"cuda:{index}", block_size or THREADS_PER_BLOCK
         self._runs = current_runs()
+        self._launch_runs = self._runs if self._runs is not None and self._runs.all > 1 else None  # of one: as alone
         self.traits = Device(
             on_gpu=True,
             processors=int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, index)),
@@ -262,13 +263,13 @@ class CudaBackend(Backend):
             if program.grid is not None and program.grid.shared_bytes > DEFAULT_SHARED_BYTES:
                 for function in functions.values():
                     function.max_dynamic_shared_size_bytes = program.grid.shared_bytes
-            return CudaKernels(functions, self.index, program, self._block, self._runs)
+            return CudaKernels(functions, self.index, program, self._block, self._launch_runs)
 
     def start_compiling(self, program: Program) -> None:
         start_compiling(self._source(program), program.name, architecture_of(_capability(self.index)))
 
     def _source(self, program: Program) -> str:
-        return program.source if self._runs is None else f"#define SEVERAL_RUNS\n{program.source}"
+        return program.source if self._launch_runs is None else f"#define SEVERAL_RUNS\n{program.source}"
 
     def memory(self) -> int:
         with on_device(self.index):

@@ -67,20 +67,22 @@ def test_each_run_is_the_run_alone(case: str, device: str) -> None:
 
 @pytest.mark.parametrize(("hidden", "precision"), [((32, 32), "float32"), ((64, 64), "tf32"), ((64, 64), "bf16")])
 @pytest.mark.parametrize(("env", "replicas"), [("CartPole-v1", 60), ("CartPole-v1", 2000), ("Pendulum-v1", 256)])
-def test_a_block_for_several_workers_of_a_run(
-    env: str, replicas: int, hidden: tuple[int, int], precision: str, device: str
+@pytest.mark.parametrize("runs", [1, 12, 33, 70])
+def test_blocks_for_several_workers_of_a_run(
+    runs: int, env: str, replicas: int, hidden: tuple[int, int], precision: str, device: str
 ) -> None:
-    """With many runs on a GPU a block of the update is several workers in turn, and one block takes a run's steps.
+    """On a GPU some blocks of the update, or one, are all workers of a network, and one block takes a run's steps.
 
-    Of 60 replicas there are 4 workers and a part of a tile, of 2,000 workers with one and with two tiles.
+    Of 60 replicas there are 4 workers and a part of a tile, of 2,000 workers with one and with two tiles. On an H100 or
+    H200 a network of 12 runs has up to 5 blocks, of 33 runs 2, of 70 runs 1.
     """
-    if device == "cpu" and (precision != "float32" or replicas > 60):
+    if device == "cpu" and (precision != "float32" or replicas > 60 or runs > 12):
         pytest.skip("a CPU computes in float32, and has no blocks")
     common = {"env": env, "device": device, "hidden": hidden, "precision": precision, "run_dir": "", "epochs": 2}
     run = Run.from_flat({**common, "num_envs": replicas, "horizon": 32, "total_steps": replicas * 32 * 3})
-    population = Population(run, seeds=40)
+    population = Population(run, seeds=runs)
     result = population.train(progress=False)
-    for number in (0, 39):
+    for number in {0, runs - 1}:
         assert_as_alone(population, result, number)
 
 

@@ -29,6 +29,7 @@ from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.engines.small_programs import (
     ACT_ROWS,
     REDUCE_BLOCKS,
+    SLICES,
     STRIPS_OF_BLOCK,
     SmallNetwork,
     blocks_for,
@@ -46,10 +47,7 @@ MAX_FEATURES = 64
 MAX_PARAMETERS = 32
 
 _MANY_RUNS = 32
-"""With at least so many runs, one block is all workers of a network, and one block takes a whole optimiser step.
-
-Numbers below 64 have not been compared: with large minibatches, more blocks for each run may be faster there.
-"""
+"""With at least so many runs, one block takes a run's optimiser step, however many rows of partial sums it adds."""
 
 
 @final
@@ -122,7 +120,7 @@ class SmallNetworks(PolicyNetworks):
         self.network: Final = dataclasses.replace(network, groups=groups)
         self._update_blocks: Final = max(2, self._processors * self.network.update_blocks)
         self._columns: Final = network.parameters + len(SUMS)
-        self._runs: Final = runs.all if (runs := current_runs()) else 0
+        self._runs: Final = runs.all if (runs := current_runs()) and runs.all > 1 else 0
         self.optimiser: Adam = optimiser
         workers = max(map(max, self.network.block_splits(self._update_blocks)))
         critic, (low, high), flat = network.nets[1], LOG_STD_RANGE, optimiser.flat
@@ -173,23 +171,44 @@ class SmallNetworks(PolicyNetworks):
     def learn(self, minibatch: Minibatch, step: Step) -> None:
         """Takes an optimiser step in the launch that sums over blocks, unless a collective sums gradients before it.
 
-        For several runs not all blocks are resident, so that a run's blocks cannot wait for each other; if there are
-        many, each run has one block.
+        For several runs not all blocks are resident, so that a run's blocks cannot wait for each other: one block takes
+        a run's step, or other launches if it would have to add many rows for few runs.
         """
-        if self.optimiser.sums_apart or 0 < self._runs < _MANY_RUNS:
+        few = 0 < self._runs < _MANY_RUNS and max(self._rows(minibatch)) > SLICES
+        if self.optimiser.sums_apart or few:
             super().learn(minibatch, step)
         else:
             self._run_update(minibatch, "step", **step.members)
 
     def _run_update(self, minibatch: Minibatch, last: str, **values: MemberValue) -> None:
-        """Launches ``update``, which writes blocks' partial sums, and ``last`` (reduce or step), which adds them.
-
-        Of many runs one block is all workers of a network in turn, if it can be, and one block takes a run's step.
-        """
-        actors, critics = self.network.workers(self._update_blocks, minibatch.count)
-        many = self._runs >= _MANY_RUNS
-        rows = (1, 1) if many and self.network.in_turn and actors else (actors, critics)
-        self._kernels["update"].launch(sum(rows), **minibatch.members, actors=actors, critics=critics)
+        """Launches ``update``, which writes blocks' partial sums, and ``last`` (reduce or step), which adds them."""
+        actors, critics = self._workers(minibatch)
+        blocks = 2 * self._blocks_in_turn(minibatch) or actors + critics
+        self._kernels["update"].launch(blocks, **minibatch.members, actors=actors, critics=critics)
+        actors, critics = self._rows(minibatch)
         at_a_time = reduce_sizes()["threads" if self._runs else "columns"]
-        blocks = min(1 if many else self._processors * REDUCE_BLOCKS, -(-self._columns // at_a_time))
-        self._kernels[last].launch(blocks, actors=rows[0], critics=rows[1], **values)
+        most = 1 if self._runs and last == "step" else self._processors * REDUCE_BLOCKS
+        blocks = min(most, -(-self._columns // at_a_time))
+        self._kernels[last].launch(blocks, actors=actors, critics=critics, **values)
+
+    def _workers(self, minibatch: Minibatch) -> tuple[int, int]:
+        """Returns the number of parts into which an update's rows are divided, for the actor and for the critic."""
+        return self.network.workers(self._update_blocks, minibatch.count)
+
+    def _blocks_in_turn(self, minibatch: Minibatch) -> int:
+        """Returns the number of blocks that take a network's parts in turn; 0: each part has a block.
+
+        There are as many as fit on the device at once for all runs, up to SLICES, if not even more fit.
+        """
+        actors, critics = self._workers(minibatch)
+        fitting = self._processors // max(1, self._runs)
+        if not (self._runs and self.network.in_turn and actors) or fitting >= min(actors + critics, 2 * SLICES + 1):
+            return 0
+        return max(1, min(fitting // 2, actors, critics, SLICES))
+
+    def _rows(self, minibatch: Minibatch) -> tuple[int, int]:
+        """Returns the number of rows of partial sums that an update writes, for the actor and for the critic."""
+        actors, critics = self._workers(minibatch)
+        blocks = self._blocks_in_turn(minibatch)
+        most = actors + critics if blocks == 0 else 1 if blocks == 1 else SLICES
+        return min(actors, most), min(critics, most)

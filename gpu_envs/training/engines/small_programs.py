@@ -41,8 +41,8 @@ _GROUP = 128
 """Threads of a warpgroup."""
 _MIN_GROUPS = 2
 """Minimum warpgroups of a block, if they fit in shared memory."""
-_SLICES = "constexpr int SLICES = 8;"
-"""C++ text: the number of sums of a gradient's rows, each of every eighth row, whose sum is the gradient."""
+SLICES = 8
+"""Number of sums of a gradient's rows, each of every eighth row, whose sum is the gradient."""
 _STEPPING_BLOCKS = 4
 """Blocks per multiprocessor for acting and stepping."""
 _REDUCE_THREADS = 512
@@ -151,7 +151,7 @@ class SmallNetwork:
 
     @property
     def in_turn(self) -> bool:
-        """Whether a block can be all workers of a network in turn, if launches are for several runs."""
+        """Whether a block can be several workers of a network in turn, if launches are for several runs."""
         return self.groups > 0 and self.groups == self._update_sizes.get("in_turn")
 
     @property
@@ -247,7 +247,7 @@ class SmallNetwork:
         lines = [
             f"constexpr int FEATURES = {self.features}, HIDDEN_1 = {first}, HIDDEN_2 = {second}, MEANS = {means};",
             network_text(threads // 32, self.activation, self.precision),
-            _SLICES,
+            f"constexpr int SLICES = {SLICES};",
             "struct Offsets { int weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, log_std; };",
             f"constexpr Offsets ACTOR_OFFSETS = {{{', '.join(map(str, [*actor, log_std]))}}};",
             f"constexpr Offsets CRITIC_OFFSETS = {{{', '.join(map(str, [*critic, -1]))}}};",
@@ -291,7 +291,9 @@ def reduce_program(processes: int = 1) -> Program:
 
 
 def _reduce_settings(processes: int) -> KernelSettings:
-    prologue = f"{SUM_NUMBERS}\n{constants(processes)}\nconstexpr int STEP_THREADS = {_REDUCE_THREADS};\n{_SLICES}"
+    prologue = (
+        f"{SUM_NUMBERS}\n{constants(processes)}\nconstexpr int STEP_THREADS = {_REDUCE_THREADS}, SLICES = {SLICES};"
+    )
     return KernelSettings(prologue=prologue, sizes={"processes": processes})
 
 

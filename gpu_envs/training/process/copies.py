@@ -189,7 +189,7 @@ class RunCopies:
         """Allocate ``count`` copies of the memory of a run that ``make`` makes; ShortageError if they do not fit."""
         self._device = torch.device(device)
         self._flags = torch.ones(count + 1, dtype=torch.uint8, device=device)
-        one = SeveralRuns(1, 0, 0)
+        one = SeveralRuns(count, 0, 0)
         one.flags = self._flags.data_ptr()
         with _Placement(self._device, None) as sizes, launching_for(one):
             make()

@@ -67,38 +67,38 @@ FN void add_loss(const Role& role, Losses& losses, const Sample& sample, float* 
 // Accumulates one network's gradient over a block's tiles; defined in by_warps.cuh and in by_groups.cuh.
 template <class Role, class Call> struct Learner;
 
-// The number of blocks that run the actor, the first; the rest run the critic.
+// The number of blocks that run the actor, the first; the rest run the critic. Fewer blocks than workers are half each.
 template <class Call> FN int actor_blocks(const Call& call) {
-    return SEVERAL && block_count() < call.actors + call.critics ? 1 : call.actors;
+    return SEVERAL && block_count() < call.actors + call.critics ? block_count() / 2 : call.actors;
 }
 
-// The order of a block's tiles. A worker has every `workers`-th tile. A block is one worker, or all workers in turn: in
-// the order of step.cuh's additions, slice by slice. A slice is every `stride`-th worker.
+// The order of a block's tiles. A worker has every `workers`-th tile. A slice is every `slices`-th worker, in the order
+// of step.cuh's additions. A network's blocks take its slices in turn: block b has slices b, b + blocks, ...
 template <class Call, bool IN_TURN> struct Tiles {
     const Call& call;
-    int         workers, stride, worker;
-    Index       tile = worker;
+    int         workers, slices, blocks, slice, worker = slice;
+    Index       tile = slice;
 
     FN void advance() {
         tile += workers;
         if (!IN_TURN || tile * TILE < call.rows) return;
-        worker += stride;
-        if (worker >= workers) worker = worker % stride + 1;
-        tile = worker;
+        worker += slices;
+        if (worker >= workers) worker = slice += blocks;
+        tile = slice < slices ? worker : call.rows;  // beyond the last: no sample
     }
     FN Index sample(int index) const { return tile * TILE + index; }
 };
 
-// Runs a block's tiles through one network, and writes the sums of gradient and loss to its row of `partials`.
+// Runs a block's tiles through one network. Writes the sums of gradient and loss to `partials`: a row for each slice, or
+// one row of a network's only block.
 template <class Role, class Call> FN void update_net(const Role& role, const Call& call) {
     constexpr bool IN_TURN = Learner<Role, Call>::IN_TURN;
     const int  index   = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;
     const int  workers = role.is_actor ? call.actors : call.critics, actors = actor_blocks(call);
     const int  block   = role.is_actor ? block_number() : block_number() - actors;
-    const bool takes_all = IN_TURN && (role.is_actor ? actors : block_count() - actors) < workers;
-    const int  stride    = !takes_all ? workers : workers > SLICES ? SLICES : 1;
-    const int  last      = takes_all ? stride - 1 : block;
-    Tiles<Call, IN_TURN> tiles = {call, workers, stride, block};
+    const int  blocks  = role.is_actor ? actors : block_count() - actors;
+    const int  slices  = workers > SLICES && blocks < workers ? SLICES : blocks == 1 ? 1 : workers;
+    Tiles<Call, IN_TURN> tiles = {call, workers, slices, blocks, block};
     SampleRow            sample;
     sample.index = sample_index(call, tiles.sample(index));
     tiles.advance();
@@ -108,10 +108,10 @@ template <class Role, class Call> FN void update_net(const Role& role, const Cal
     fetch_sample(sample, call, role.is_actor, !role.is_actor);
     Learner<Role, Call> learner(role, call, offsets, rows);
     fetch_inputs(sample, call, warp_lane());
-    const auto          partial = [&] { return call.partials + Index(block) * (call.parameters + SUMS); };
+    const auto partial = [&](int row) { return call.partials + Index(row) * (call.parameters + SUMS); };
     if constexpr (IN_TURN) {
-        for (int slice = block; slice <= last; ++slice) {
-            for (int worker = slice; worker < workers; worker += stride) {
+        for (int slice = block; slice < slices; slice += blocks) {
+            for (int worker = slice; worker < workers; worker += slices) {
                 learner.begin();
                 for (Index tile = worker; tile * TILE < call.rows; tile += workers) {
                     tiles.advance();
@@ -119,13 +119,13 @@ template <class Role, class Call> FN void update_net(const Role& role, const Cal
                 }
                 learner.add_to_sums();
             }
-            learner.write_sums(partial(), offsets, rows, slice == block);
+            learner.write_sums(partial(blocks == 1 ? 0 : slice), offsets, rows, blocks > 1 || slice == 0);
         }
     } else {
         for (Index tile = block; tile * TILE < call.rows; tile += workers) {
             learner.add_tile(sample, (tile + 2 * workers) * TILE + index);
         }
-        learner.write(partial(), offsets, rows);
+        learner.write(partial(block), offsets, rows);
     }
 }
 
