@@ -255,4 +255,13 @@ class RewardScale(RunningMoments):
 
     def learn(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
         """Update the statistics by each row's sum, sum of squares and number of discounted returns, ``[rows]``."""
-        self.add(*(part.sum(dtype=torch.float64).reshape(1) for part in (total, squares, count)))
+        self.add(*_sum_by_halves(torch.stack([total, squares, count]).double()).chunk(3))
+
+
+def _sum_by_halves(numbers: torch.Tensor) -> torch.Tensor:
+    """Sum over the last dimension, in an order that depends only on its length: several runs are summed at once."""
+    length = numbers.shape[-1]
+    numbers = torch.nn.functional.pad(numbers, (0, (1 << (length - 1).bit_length()) - length))
+    while (length := numbers.shape[-1]) > 1:
+        numbers = numbers[..., : length // 2] + numbers[..., length // 2 :]
+    return numbers[..., 0]
