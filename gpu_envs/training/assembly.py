@@ -385,7 +385,9 @@ def restore_networks(
     check_structure(module.state_dict(), state["module"], f"the policy {source}: its weights")
     if user_module is not None:
         check_module(module, case, policy_rows.name)
-    scale = ObservationScale(case.features, case.device) if config.network.normalise_observations else None
+    scale = (
+        ObservationScale(case.features, case.device, learns=False) if config.network.normalise_observations else None
+    )
     example = None if scale is None else scale.state()
     check_structure(example, state.get("observations"), f"the policy {source}: its observation statistics")
     if scale is not None:

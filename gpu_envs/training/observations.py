@@ -2,10 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple, TypeAlias, final
+from typing import ClassVar, Final, NamedTuple, TypeAlias, final
 
 import torch
 
+from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend.launcher import load_kernels
+from gpu_envs.backend.program import KernelSettings, program_of
+from gpu_envs.backend.structs import Struct
 from gpu_envs.specs.spaces import RoleObservation
 from gpu_envs.training.process.group import Group
 
@@ -16,6 +20,22 @@ OBSERVATION_LIMIT = 10.0
 """Absolute value at which normalised observations are clipped."""
 
 _MIN_VARIANCE = 1e-8
+
+_MAX_SUM_THREADS = {True: 2**17, False: 2**12}
+"""Maximum threads that sum columns, by whether the device is a GPU."""
+
+_ROWS_PER_THREAD = 16
+"""Minimum rows of a thread that sums columns."""
+
+_COLUMNS_CALL = Struct.of(
+    "ColumnsCall",
+    "float",
+    *(("Index", name) for name in ("rows", "columns", "parts")),
+    ("int", "group_size"),
+    ("const float*", "values", ("rows", "columns")),
+    ("const u8*?", "alive", ("agents",)),
+    ("double*", "sums", (3, "columns", "parts")),
+)
 
 
 @final
@@ -194,11 +214,51 @@ class RunningMoments:
 
 
 @final
+class ColumnSums:
+    """The kernel that sums columns of observations over rows of active agents."""
+
+    def __init__(self, device: str) -> None:
+        program = program_of(
+            ["training/common/columns.cuh"], {"columns": _COLUMNS_CALL}, KernelSettings(weight=_ROWS_PER_THREAD)
+        )
+        (self._kernel,) = load_kernels(open_backend(resolve_device(device)), program)
+        self._max_threads: Final = _MAX_SUM_THREADS[resolve_device(device) != "cpu"]
+
+    def of(self, values: torch.Tensor, alive: torch.Tensor | None, group_size: int = 1) -> torch.Tensor:
+        """Return the sums of columns, the sums of their squares, and the number of agents, float64 ``[3, columns]``.
+
+        Args:
+            values: ``[rows, columns]``.
+            alive: ``[rows * group_size]``: whether the agents that share a row are active. None: all are.
+            group_size: Number of agents that share a row, which counts for each of them.
+        """
+        rows, columns = values.shape
+        parts = max(1, min(self._max_threads // columns, rows // _ROWS_PER_THREAD))
+        parts = 1 << parts.bit_length() - 1
+        sums = values.new_empty(3, columns, parts, dtype=torch.float64)
+        sizes = {"rows": rows, "columns": columns, "parts": parts, "group_size": group_size}
+        agents = rows * group_size
+        self._kernel.launch(columns * parts, values=values, alive=alive, sums=sums, agents=agents, **sizes)
+        return _sum_by_halves(sums)
+
+
+def _sum_by_halves(numbers: torch.Tensor) -> torch.Tensor:
+    """Sum over the last dimension, in an order that depends only on its length: several runs are summed at once."""
+    length = numbers.shape[-1]
+    numbers = torch.nn.functional.pad(numbers, (0, (1 << (length - 1).bit_length()) - length))
+    while (length := numbers.shape[-1]) > 1:
+        numbers = numbers[..., : length // 2] + numbers[..., length // 2 :]
+    return numbers[..., 0]
+
+
+@final
 class ObservationScale(RunningMoments):
     """Normalises observations to mean 0 and standard deviation 1; the statistics change only between horizons."""
 
-    def __init__(self, features: int, device: str, group: Group | None = None) -> None:
+    def __init__(self, features: int, device: str, group: Group | None = None, *, learns: bool = True) -> None:
+        """Allocate statistics of mean 0 and standard deviation 1; ``learns``: whether ``learn`` will be called."""
         super().__init__(features, device, group)
+        self._sums = ColumnSums(device) if learns else None
         self.offset = torch.zeros(features, device=device)
 
     def __call__(self, observations: Rows) -> Rows:
@@ -214,21 +274,15 @@ class ObservationScale(RunningMoments):
 
     def learn(self, observations: Rows, alive: torch.Tensor | None) -> None:
         """Update the statistics by observations ``[samples, features]``; rows of inactive agents are ignored."""
-        count = self.count.new_full((1,), observations.shape[0])
-        if alive is not None:
-            observations, count = zero_inactive(observations, alive), alive.sum(dtype=torch.float64).reshape(1)
-        if not isinstance(observations, SplitRows):
-            samples = observations.double()
-            self.add(samples.sum(0), samples.square().sum(0), count)
-            return
-        individual, shared = observations.individual.double(), observations.shared.double()
-        size, split = observations.group_size, observations.split
-        active = float(size) if alive is None else (alive != 0).view(-1, size).sum(1, keepdim=True).double()
-        total, squares = (
-            SplitRows(local.sum(0, keepdim=True), (group * active).sum(0, keepdim=True), 1, split).joined[0]
-            for local, group in ((individual, shared), (individual.square(), shared.square()))
-        )
-        self.add(total, squares, count)
+        assert self._sums is not None
+        if isinstance(observations, SplitRows):
+            individual = self._sums.of(observations.individual, alive)
+            shared = self._sums.of(observations.shared, alive, observations.group_size)
+            sums = SplitRows(individual, shared, 1, observations.split).joined
+        else:
+            sums = self._sums.of(observations, alive)
+        total, squares, counts = sums
+        self.add(total, squares, counts[:1])
 
     def refresh(self) -> None:
         super().refresh()
@@ -256,12 +310,3 @@ class RewardScale(RunningMoments):
     def learn(self, total: torch.Tensor, squares: torch.Tensor, count: torch.Tensor) -> None:
         """Update the statistics by each row's sum, sum of squares and number of discounted returns, ``[rows]``."""
         self.add(*_sum_by_halves(torch.stack([total, squares, count]).double()).chunk(3))
-
-
-def _sum_by_halves(numbers: torch.Tensor) -> torch.Tensor:
-    """Sum over the last dimension, in an order that depends only on its length: several runs are summed at once."""
-    length = numbers.shape[-1]
-    numbers = torch.nn.functional.pad(numbers, (0, (1 << (length - 1).bit_length()) - length))
-    while (length := numbers.shape[-1]) > 1:
-        numbers = numbers[..., : length // 2] + numbers[..., length // 2 :]
-    return numbers[..., 0]

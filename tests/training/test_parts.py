@@ -19,6 +19,7 @@ import gpu_envs  # noqa: E402
 from gpu_envs.training import Trainer, evaluate, resume, train  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch, ValueRequest  # noqa: E402
 from gpu_envs.training.observations import (  # noqa: E402
+    ColumnSums,
     ObservationScale,
     Split,
     SplitRows,
@@ -70,6 +71,22 @@ def test_split_rows_match_full_rows(device: str) -> None:
     living = join_rows(zero_inactive(parts, alive))
     assert torch.equal(living[alive], rows[alive])
     assert torch.isfinite(living).all()
+
+
+@pytest.mark.parametrize("some_are_out", [False, True])
+@pytest.mark.parametrize(("rows", "columns", "group_size"), [(1, 1, 1), (40, 3, 1), (5000, 67, 1), (700, 300, 3)])
+def test_sums_of_columns(rows: int, columns: int, group_size: int, some_are_out: bool, device: str) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(100, 1, (rows, columns)).astype(np.float32)
+    alive = rng.random((rows, group_size)) < 0.4 if some_are_out else np.ones((rows, group_size), bool)
+    agents = alive.sum(1)
+    values[agents == 0] = np.nan
+    summed = values[agents > 0].astype(np.float64)
+    weights = agents[agents > 0, None]
+    expected = [(weights * summed).sum(0), (weights * summed**2).sum(0), np.full(columns, agents.sum())]
+    given = torch.tensor(alive.reshape(-1), device=device) if some_are_out else None
+    found = ColumnSums(device).of(torch.tensor(values, device=device), given, group_size)
+    np.testing.assert_allclose(numpy_of(found), expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("some_are_out", [False, True])
