@@ -10,7 +10,6 @@
 constexpr int TEAM         = SEVERAL ? 1 : SLICES;  // warps
 constexpr int AT_ONCE      = SEVERAL ? 6 : 1;       // strips
 constexpr int ROWS_AT_ONCE = 9;  // rows of a slice that are loaded at once: with 144 blocks all 72 rows of a column
-constexpr int FEW_ROWS     = 4;  // rows of several strips that are loaded at once
 constexpr int STRIPS       = BLOCK / WARP;  // of a block of optimise.cuh
 
 struct StepMemory {
@@ -58,20 +57,10 @@ template <class Call> FN void sum_columns(float (&sums)[AT_ONCE], const Call& ca
     }
     for (int slice = 0; slice < slices; ++slice) {
         float of_slice[AT_ONCE] = {};
-        for (int first = slice; first < most; first += FEW_ROWS * slices) {
-            float loaded[FEW_ROWS][AT_ONCE];
+        for (int row = slice; row < most; row += slices) {
+            const float* partial = call.partials + Index(row) * columns + column;
             UNROLL
-            for (int load = 0; load < FEW_ROWS; ++load) {
-                const int    row     = first + load * slices;
-                const float* partial = call.partials + Index(row) * columns + column;
-                UNROLL
-                for (int k = 0; k < AT_ONCE; ++k) loaded[load][k] = row < rows[k] ? partial[k * apart] : 0.0f;
-            }
-            UNROLL
-            for (int load = 0; load < FEW_ROWS; ++load) {
-                UNROLL
-                for (int k = 0; k < AT_ONCE; ++k) of_slice[k] += loaded[load][k];
-            }
+            for (int k = 0; k < AT_ONCE; ++k) of_slice[k] += row < rows[k] ? partial[k * apart] : 0.0f;
         }
         UNROLL
         for (int k = 0; k < AT_ONCE; ++k) sums[k] += of_slice[k];
