@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import NamedTuple, final
 
 import torch
@@ -57,7 +58,13 @@ class Recurrence(NamedTuple):
 
 @final
 class RecurrentTrunk(nn.Module):
-    """Hidden layers, and a GRU or an LSTM."""
+    """Hidden layers, and a GRU or an LSTM.
+
+    Attributes:
+        kernels: Computes the same as ``forward``; None: torch does.
+    """
+
+    kernels: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draw orthogonal weights, of the recurrent layer for each gate; all biases are zero."""
@@ -74,6 +81,8 @@ class RecurrentTrunk(nn.Module):
 
     def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs, ``[steps, rows, size]``, and the state; arguments as of ``RecurrentModule.forward``."""
+        if self.kernels is not None:
+            return self.kernels(observations, state, starts)
         steps, rows, _ = observations.shape
         cell, size, outputs = self.cell, self.cell.hidden_size, list[Tensor]()
         # one product for all steps; torch's modules for sequences cannot start an episode within them
@@ -123,6 +132,11 @@ class RecurrentPolicy(RecurrentModule):
         )
         self.log_std = log_std_of(case)
         self.state_size = case.network.state_size
+
+    @property
+    def trunks(self) -> list[RecurrentTrunk]:
+        """The trunk of the actor, and the critic's own one."""
+        return [self.actor] if self.critic is None else [self.actor, self.critic]
 
     def initial_state(self, rows: int) -> Tensor:
         return self.actor.cell.weight_hh.new_zeros(rows, self.state_size)

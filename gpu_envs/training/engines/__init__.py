@@ -4,6 +4,7 @@ from gpu_envs.backend.several import current_runs
 from gpu_envs.training.engines.base import Engine
 from gpu_envs.training.engines.cpu import CpuPolicyEngine, CpuQEngine
 from gpu_envs.training.engines.functions import FunctionsEngine
+from gpu_envs.training.engines.gru_kernels import missing_support
 from gpu_envs.training.engines.off_policy import TorchActorCriticEngine
 from gpu_envs.training.engines.off_policy_kernels import CpuEngine, GpuFunctionsEngine
 from gpu_envs.training.engines.small import SmallEngine
@@ -31,6 +32,9 @@ def choose(case: Case) -> tuple[Engine, str]:
         reason = "fused is False"
     elif not case.default:
         reason = "only the default policy has kernels"
+    elif case.network.memory is not None:
+        if not (reason := missing_support(case)):
+            return torch, ""  # with kernels for the trunk
     else:
         for engine in kernels:
             if case.device.startswith(engine.device):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gpu_envs.training.algorithms import A2C, PPO, PQN, Algorithm, OnPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
+from gpu_envs.training.engines import gru_kernels
 from gpu_envs.training.engines.base import (
     DEFAULT_MODULES,
     POLICY_LOSS_SETTINGS,
@@ -42,7 +43,7 @@ from gpu_envs.training.observations import (
 from gpu_envs.training.process.copies import over_copies
 from gpu_envs.training.process.device import warm_up_autograd
 from gpu_envs.training.process.group import Group
-from gpu_envs.training.recurrent import Recurrence, RecurrentModule
+from gpu_envs.training.recurrent import Recurrence, RecurrentModule, RecurrentPolicy
 
 FORBIDDEN = -1e9
 """The logit of a masked choice: its probability is zero, its log-probability finite."""
@@ -380,6 +381,9 @@ class TorchEngine(Engine):
 
     def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
         acting, values, loss = f"torch, and {SAMPLER}", "torch", "kernel_loss of common/policy_loss.cuh"
+        if case.network.memory is not None and not gru_kernels.missing_support(case):
+            acting, values = f"kernel_forward of {gru_kernels.HEADER}, {acting}", f"the same {values}"
+            loss = f"kernel_backward of {gru_kernels.HEADER}, and {loss}"
         if isinstance(case.algorithm, PQN):
             acting, values = f"torch, {CHOOSER}", "torch, and kernel_greedy_values of off_policy/pqn.cuh"
             loss = "kernel_q_loss of off_policy/pqn.cuh for the loss"
@@ -391,6 +395,9 @@ class TorchEngine(Engine):
         optimiser = None if group is None else make_optimiser(case, module, group)
         if optimiser is not None and case.device != "cpu":
             warm_up_autograd(case.device)
+            if isinstance(module, RecurrentPolicy) and not gru_kernels.missing_support(case):
+                for trunk in module.trunks:
+                    trunk.kernels = gru_kernels.GruKernels(case, trunk)
         kind = TorchQValues if isinstance(case.algorithm, PQN) else TorchPolicy
         return kind(case, module, scale, optimiser)
 

@@ -15,24 +15,6 @@ FN constexpr int padded(int n, int multiple) { return (n + multiple - 1) / multi
 
 struct Scale { const float *mean, *inverse; float limit; };
 
-// Loads two floats from shared memory at every use: otherwise they would occupy registers that accumulators need.
-FN Wide<2> reload_pair(const float* at) {
-    Wide<2> pair;
-    asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(pair.value[0]), "=f"(pair.value[1]) : "r"(shared_address(at)));
-    return pair;
-}
-
-// Sets accumulators of 16 rows and 8 N columns to a layer's biases, in shared memory.
-template <int N> FN void set_to_bias(float (&c)[N][4], const float* bias, int lane) {
-    UNROLL
-    for (int j = 0; j < N; ++j) {
-        const Wide<2> pair = reload_pair(bias + 8 * j + lane % 4 * 2);
-        c[j][0] = c[j][2] = pair.value[0];
-        c[j][1] = c[j][3] = pair.value[1];
-    }
-}
-
 // The standard normal distribution at x: cumulative probability and density.
 struct Normal {
     float cumulative, density;

@@ -29,6 +29,24 @@ constexpr int WARP_ROWS = 16;
 FN int warp_lane()                     { return int(threadIdx.x) % WARP; }
 FN u32 shared_address(const void* at) { return u32(__cvta_generic_to_shared(at)); }
 
+// Loads two floats from shared memory at every use: otherwise they would occupy registers that accumulators need.
+FN Wide<2> reload_pair(const float* at) {
+    Wide<2> pair;
+    asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(pair.value[0]), "=f"(pair.value[1]) : "r"(shared_address(at)));
+    return pair;
+}
+
+// Sets accumulators of 16 rows and 8 N columns to a layer's biases, in shared memory.
+template <int N> FN void set_to_bias(float (&c)[N][4], const float* bias, int lane) {
+    UNROLL
+    for (int j = 0; j < N; ++j) {
+        const Wide<2> pair = reload_pair(bias + 8 * j + lane % 4 * 2);
+        c[j][0] = c[j][2] = pair.value[0];
+        c[j][1] = c[j][3] = pair.value[1];
+    }
+}
+
 FN float approximate_tanh(float x) {  // within 2^-11 of the value
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,0 +1,175 @@
+"""Kernels of a trunk with memory on Hopper GPUs: a first layer and a GRU, as a differentiable function for torch."""
+
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor, nn
+
+from gpu_envs.backend import open_backend, resolve_device
+from gpu_envs.backend.program import Grid, KernelSettings, Program
+from gpu_envs.backend.several import current_runs
+from gpu_envs.training.engines.kernels import Part, block_program, load_filled, sizes_of
+from gpu_envs.training.engines.ops import float_struct
+from gpu_envs.training.networks import Case
+from gpu_envs.training.observations import MAX_SMALL_FEATURES
+from gpu_envs.training.recurrent import RecurrentTrunk
+from gpu_envs.training.recurrent_settings import GRU
+
+HEADER = "recurrent/gru.cuh"
+
+SIZES = (32, 64)
+"""Supported numbers of units of the first layer and of the GRU."""
+
+_ACTIVATIONS = ("tanh", "relu")
+_WARPS = 8
+_ROWS = 16
+"""Rows of a warp."""
+
+_MEMBERS: tuple[Any, ...] = (
+    *(("Index", name) for name in ("rows", "steps")),
+    ("const float*", "observations", ("steps", "rows", "features")),
+    ("const u8*", "starts", ("steps", "rows")),
+    ("const float*", "state", ("rows", "units")),
+    ("const float*", "weight_1", ("hidden", "features")),
+    ("const float*", "bias_1", ("hidden",)),
+    ("const float*", "weight_ih", ("gates", "hidden")),
+    ("const float*", "weight_hh", ("gates", "units")),
+    *(("const float*", name, ("gates",)) for name in ("bias_ih", "bias_hh")),
+)
+_OUTPUTS = ("steps", "rows", "units")
+
+_FORWARD = float_struct("ForwardCall", *_MEMBERS, ("float*", "outputs", _OUTPUTS))
+_BACKWARD = float_struct(
+    "BackwardCall",
+    *_MEMBERS,
+    *(("const float*", name, _OUTPUTS) for name in ("outputs", "grad_outputs")),
+    *(("float*", name, ("steps", "rows", f"{name[:-1]}_columns")) for name in ("gradients", "factors")),
+)
+
+
+def missing_support(case: Case) -> str:
+    """Return why these kernels cannot run a policy's trunk, as a sentence; empty if they can."""
+    net = case.network
+    if net.fused is False:
+        return "fused is False"
+    if not isinstance(net.memory, GRU):
+        return "its memory is not a GRU"
+    if net.memory.size not in SIZES or len(net.hidden) != 1 or net.hidden[0] not in SIZES:
+        sizes = " or ".join(map(str, SIZES))
+        return f"hidden layers are {net.hidden} and the memory is {net.memory}, not one layer and a GRU of {sizes}"
+    if net.activation not in _ACTIVATIONS:
+        return f"the activation is {net.activation}, not {' or '.join(_ACTIVATIONS)}"
+    if net.layer_norm:
+        return "layer_norm is on"
+    if net.precision != "tf32":
+        return f"the precision is {net.precision}, not tf32"
+    if case.features > MAX_SMALL_FEATURES:
+        return f"observations have {case.features} features, more than {MAX_SMALL_FEATURES}"
+    if current_runs() is not None:
+        return "the kernels train one run at a time"
+    if case.device == "cpu":
+        return "the device is a CPU"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability(torch.device(case.device).index) != (9, 0):
+        return "the device is not a Hopper GPU"
+    return ""
+
+
+def programs(features: int, hidden: int, units: int, activation: str) -> tuple[dict[str, Program], dict[str, int]]:
+    """Return the programs of ``forward`` and ``backward``, and the columns of the matrices that backward writes."""
+    text = [
+        f"constexpr int FEATURES = {features}, HIDDEN = {hidden}, UNITS = {units}, WARPS = {_WARPS};",
+        f"constexpr bool IS_TANH = {str(activation == 'tanh').lower()};",
+    ]
+    parts: list[Part] = ["training/common/tensor_core.cuh", ("shape", "\n".join(text)), "training/recurrent/gru.cuh"]
+    names = {"forward": "sizeof(Weights)", "backward": "sizeof(BackwardMemory)"}
+    columns = {"gradient_columns": "GRADIENT_COLUMNS", "factor_columns": "FACTOR_COLUMNS"}
+    sizes = sizes_of(parts, KernelSettings(), {**names, **columns})
+    settings = KernelSettings(sizes={"features": features, "hidden": hidden, "units": units, "gates": 3 * units})
+    calls = {"forward": _FORWARD, "backward": _BACKWARD}
+    found = {
+        name: block_program(
+            parts,
+            {name: call},
+            settings,
+            Grid(threads=_WARPS * 32, replicas=1, shared_bytes=sizes[name]),
+            "THREADS, 1",
+        )
+        for name, call in calls.items()
+    }
+    return found, {name: sizes[name] for name in columns}
+
+
+@final
+class GruKernels:
+    """Runs a ``RecurrentTrunk``, in place of its ``forward``; a case without ``missing_support``."""
+
+    def __init__(self, case: Case, trunk: RecurrentTrunk) -> None:
+        """Start to compile the kernels."""
+        backend = open_backend(resolve_device(case.device))
+        first = trunk.hidden[0]
+        assert isinstance(first, nn.Linear)
+        cell, self._processors = trunk.cell, backend.traits.processors
+        sources, self._columns = programs(case.features, first.out_features, cell.hidden_size, case.network.activation)
+        self._kernels: Final = load_filled(backend, sources.values())
+        self._weights: Final = {
+            "weight_1": first.weight,
+            "bias_1": first.bias,
+            "weight_ih": cell.weight_ih,
+            "bias_ih": cell.bias_ih,
+            "weight_hh": cell.weight_hh,
+            "bias_hh": cell.bias_hh,
+        }
+
+    def __call__(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs, ``[steps, rows, units]``, and the state after the last step."""
+        run: Any = _Sequence.apply  # untyped
+        outputs = run(self, observations.contiguous(), state.contiguous(), starts, *self._weights.values())
+        return outputs, outputs[-1]
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the outputs."""
+        outputs = inputs["observations"].new_empty(*inputs["starts"].shape, inputs["state"].shape[1])
+        self._launch("forward", inputs, outputs=outputs)
+        return outputs
+
+    def backward(self, inputs: dict[str, Tensor], outputs: Tensor, grad_outputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of the weights."""
+        matrices = [outputs.new_empty(*outputs.shape[:2], columns) for columns in self._columns.values()]
+        gradients, factors = matrices
+        arrays = {"outputs": outputs, "grad_outputs": grad_outputs.contiguous()}
+        self._launch("backward", inputs, **arrays, gradients=gradients, factors=factors, **self._columns)
+        product = torch.bmm(gradients.transpose(1, 2), factors).sum(0)
+        units, hidden = outputs.shape[2], len(self._weights["bias_1"])
+        of_input, first = product[: 3 * units], product[4 * units :]
+        of_state = torch.cat((product[: 2 * units], product[3 * units : 4 * units]))
+        end = hidden + units
+        bias = end + inputs["observations"].shape[2]
+        return (
+            *(first[:, end:bias], first[:, bias]),
+            *(of_input[:, :hidden], of_input[:, bias], of_state[:, hidden:end], of_state[:, bias]),
+        )
+
+    def _launch(self, name: str, inputs: dict[str, Tensor], **more: Any) -> None:
+        steps, rows = inputs["starts"].shape
+        blocks = max(1, min(self._processors, -(-rows // _ROWS)))
+        self._kernels[name].launch(blocks, steps=steps, rows=rows, **inputs, **self._weights, **more)
+
+
+@final
+class _Sequence(torch.autograd.Function):
+    """The outputs of a trunk as a function of its weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernels: GruKernels, observations: Tensor, state: Tensor, starts: Tensor, *weights: Tensor
+    ) -> Tensor:
+        del weights  # for autograd only
+        ctx.kernels, ctx.inputs = kernels, {"observations": observations, "state": state, "starts": starts}
+        outputs = kernels.forward(ctx.inputs)
+        ctx.save_for_backward(outputs)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (outputs,) = ctx.saved_tensors
+        return None, None, None, None, *ctx.kernels.backward(ctx.inputs, outputs, grad_outputs)
