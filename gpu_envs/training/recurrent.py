@@ -51,14 +51,15 @@ class Recurrence(NamedTuple):
     def run(self, module: RecurrentModule, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return a module's results for observations ``[steps * rows, features]``, with steps and rows flattened."""
         rows = len(self.state)
-        by_step = observations.view(-1, rows, observations.shape[1]), self.first_state(module)
+        state = self.state if isinstance(module, RecurrentPolicy) else self.first_state(module)
+        by_step = observations.view(-1, rows, observations.shape[1]), state
         parameters, values, state = module(*by_step, self.starts.view(-1, rows))
         return parameters.flatten(0, 1), values.flatten(0, 1), state
 
 
 @final
 class RecurrentTrunk(nn.Module):
-    """Hidden layers, and a GRU or an LSTM.
+    """Hidden layers, and a GRU or an LSTM, whose state before a first step of an episode is zero, whatever is given.
 
     Attributes:
         kernels: Computes the same as ``forward``; None: torch does.
@@ -88,8 +89,7 @@ class RecurrentTrunk(nn.Module):
         # one product for all steps; torch's modules for sequences cannot start an episode within them
         products = linear(self.hidden(observations.flatten(0, 1)), cell.weight_ih, cell.bias_ih).float()
         for step, inputs in enumerate(products.view(steps, rows, -1).unbind()):
-            if step > 0:
-                state = torch.where(starts[step].unsqueeze(1), 0.0, state)
+            state = torch.where(starts[step].unsqueeze(1), 0.0, state)
             recurrent = linear(state[:, :size], cell.weight_hh, cell.bias_hh).float()
             state = (_lstm if isinstance(cell, nn.LSTMCell) else _gru)(inputs, recurrent, state)
             outputs.append(state[:, :size])
@@ -143,12 +143,15 @@ class RecurrentPolicy(RecurrentModule):
 
     def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.critic is None:
-            actor_features, next_state = self.actor(observations, state, starts)
-            critic_features = actor_features
+            features, next_state = self.actor(observations, state, starts)
+            layers = self.actor_head[0], self.critic_head[0]
+            weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+            outputs = linear(features, weight, bias)  # one product for both
+            means, values = outputs[..., :-1], outputs[..., -1:]
         else:
             actor_state, critic_state = state.chunk(2, 1)
-            actor_features, actor_state = self.actor(observations, actor_state, starts)
-            critic_features, critic_state = self.critic(observations, critic_state, starts)
-            next_state = torch.cat((actor_state, critic_state), 1)
-        parameters = with_log_std(self.actor_head(actor_features), self.log_std)
-        return parameters, self.critic_head(critic_features).squeeze(-1), next_state
+            features, actor_state = self.actor(observations, actor_state, starts)
+            means = self.actor_head(features)
+            features, critic_state = self.critic(observations, critic_state, starts)
+            values, next_state = self.critic_head(features), torch.cat((actor_state, critic_state), 1)
+        return with_log_std(means, self.log_std), values.squeeze(-1), next_state

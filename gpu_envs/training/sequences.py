@@ -41,7 +41,7 @@ class Sequences:
 
     def store_final_states(self, truncated: Tensor) -> Recurrence:
         """Store the states of rows whose episodes the last step truncated, ``[rows]``; return the stored states."""
-        self._final.copy_(torch.where(truncated.unsqueeze(1), self.state, self._final))
+        torch.where(truncated.unsqueeze(1), self.state, self._final, out=self._final)
         return self.final
 
     @property

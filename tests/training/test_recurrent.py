@@ -155,7 +155,8 @@ def test_acting_values_and_gradients_are_those_of_unrolled_cells(device: str, na
 @pytest.mark.parametrize("name", KERNEL_RUNS)
 def test_kernels_compute_what_unrolled_cells_do(name: str) -> None:
     run = memory_run("cuda", **{"precision": "tf32", **FIXED, **KERNEL_RUNS[name]})
-    check_against_oracle(run, KERNEL_TOLERANCE, KERNEL_TOLERANCE, ends=name != "normalised")
+    tolerance = KERNEL_TOLERANCE * (4 if name == "relu" else 1)  # whose activations may be larger than 1
+    check_against_oracle(run, tolerance, tolerance, ends=name != "normalised")
 
 
 def check_against_oracle(run: Any, atol: float, gradient_rtol: float, *, ends: bool) -> None:

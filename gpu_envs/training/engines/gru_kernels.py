@@ -11,7 +11,6 @@ from gpu_envs.backend.several import current_runs
 from gpu_envs.training.engines.kernels import Part, block_program, load_filled, sizes_of
 from gpu_envs.training.engines.ops import float_struct
 from gpu_envs.training.networks import Case
-from gpu_envs.training.observations import MAX_SMALL_FEATURES
 from gpu_envs.training.recurrent import RecurrentTrunk
 from gpu_envs.training.recurrent_settings import GRU
 
@@ -20,10 +19,14 @@ HEADER = "recurrent/gru.cuh"
 SIZES = (32, 64)
 """Supported numbers of units of the first layer and of the GRU."""
 
+MAX_FEATURES = 48
+"""Maximum features of observations, limited by shared memory."""
+
 _ACTIVATIONS = ("tanh", "relu")
-_WARPS = 8
+_WARPS = {"forward": 8, "backward": 4}
+"""Warps of a block of each kernel."""
 _ROWS = 16
-"""Rows of a warp."""
+"""Rows of a team of warps."""
 
 _MEMBERS: tuple[Any, ...] = (
     *(("Index", name) for name in ("rows", "steps")),
@@ -44,6 +47,8 @@ _BACKWARD = float_struct(
     *_MEMBERS,
     *(("const float*", name, _OUTPUTS) for name in ("outputs", "grad_outputs")),
     *(("float*", name, ("steps", "rows", f"{name[:-1]}_columns")) for name in ("gradients", "factors")),
+    ("float*", "grad_first", ("steps", "rows", "hidden")),
+    ("float*", "sums", ("teams", "sum_columns")),
 )
 
 
@@ -63,8 +68,8 @@ def missing_support(case: Case) -> str:
         return "layer_norm is on"
     if net.precision != "tf32":
         return f"the precision is {net.precision}, not tf32"
-    if case.features > MAX_SMALL_FEATURES:
-        return f"observations have {case.features} features, more than {MAX_SMALL_FEATURES}"
+    if case.features > MAX_FEATURES:
+        return f"observations have {case.features} features, more than {MAX_FEATURES}"
     if current_runs() is not None:
         return "the kernels train one run at a time"
     if case.device == "cpu":
@@ -75,28 +80,20 @@ def missing_support(case: Case) -> str:
 
 
 def programs(features: int, hidden: int, units: int, activation: str) -> tuple[dict[str, Program], dict[str, int]]:
-    """Return the programs of ``forward`` and ``backward``, and the columns of the matrices that backward writes."""
-    text = [
-        f"constexpr int FEATURES = {features}, HIDDEN = {hidden}, UNITS = {units}, WARPS = {_WARPS};",
-        f"constexpr bool IS_TANH = {str(activation == 'tanh').lower()};",
-    ]
-    parts: list[Part] = ["training/common/tensor_core.cuh", ("shape", "\n".join(text)), "training/recurrent/gru.cuh"]
-    names = {"forward": "sizeof(Weights)", "backward": "sizeof(BackwardMemory)"}
-    columns = {"gradient_columns": "GRADIENT_COLUMNS", "factor_columns": "FACTOR_COLUMNS"}
-    sizes = sizes_of(parts, KernelSettings(), {**names, **columns})
-    settings = KernelSettings(sizes={"features": features, "hidden": hidden, "units": units, "gates": 3 * units})
-    calls = {"forward": _FORWARD, "backward": _BACKWARD}
-    found = {
-        name: block_program(
-            parts,
-            {name: call},
-            settings,
-            Grid(threads=_WARPS * 32, replicas=1, shared_bytes=sizes[name]),
-            "THREADS, 1",
-        )
-        for name, call in calls.items()
-    }
-    return found, {name: sizes[name] for name in columns}
+    """Return the programs of ``forward`` and ``backward``, and sizes of the arrays that ``backward`` writes."""
+    found, dimensions = {}, {"features": features, "hidden": hidden, "units": units, "gates": 3 * units}
+    for name, call in (("forward", _FORWARD), ("backward", _BACKWARD)):
+        text = [
+            f"constexpr int FEATURES = {features}, HIDDEN = {hidden}, UNITS = {units}, WARPS = {_WARPS[name]};",
+            f"constexpr bool IS_TANH = {str(activation == 'tanh').lower()};",
+        ]
+        parts: list[Part] = ["training/common/tensor_core.cuh", ("shape", "\n".join(text)), f"training/{HEADER}"]
+        expressions = {size: size.upper() for size in ("gradient_columns", "factor_columns", "sum_columns", "teams")}
+        sizes = sizes_of(parts, KernelSettings(), expressions | {"bytes": f"sizeof({name.title()}Memory)"})
+        grid = Grid(threads=_WARPS[name] * 32, replicas=1, shared_bytes=sizes.pop("bytes"))
+        settings = KernelSettings(sizes=dimensions)
+        found[name] = block_program(parts, {name: call}, settings, grid, "THREADS, 1")
+    return found, sizes
 
 
 @final
@@ -109,7 +106,7 @@ class GruKernels:
         first = trunk.hidden[0]
         assert isinstance(first, nn.Linear)
         cell, self._processors = trunk.cell, backend.traits.processors
-        sources, self._columns = programs(case.features, first.out_features, cell.hidden_size, case.network.activation)
+        sources, self._sizes = programs(case.features, first.out_features, cell.hidden_size, case.network.activation)
         self._kernels: Final = load_filled(backend, sources.values())
         self._weights: Final = {
             "weight_1": first.weight,
@@ -134,25 +131,31 @@ class GruKernels:
 
     def backward(self, inputs: dict[str, Tensor], outputs: Tensor, grad_outputs: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of the weights."""
-        matrices = [outputs.new_empty(*outputs.shape[:2], columns) for columns in self._columns.values()]
-        gradients, factors = matrices
-        arrays = {"outputs": outputs, "grad_outputs": grad_outputs.contiguous()}
-        self._launch("backward", inputs, **arrays, gradients=gradients, factors=factors, **self._columns)
-        product = torch.bmm(gradients.transpose(1, 2), factors).sum(0)
-        units, hidden = outputs.shape[2], len(self._weights["bias_1"])
-        of_input, first = product[: 3 * units], product[4 * units :]
-        of_state = torch.cat((product[: 2 * units], product[3 * units : 4 * units]))
-        end = hidden + units
-        bias = end + inputs["observations"].shape[2]
-        return (
-            *(first[:, end:bias], first[:, bias]),
-            *(of_input[:, :hidden], of_input[:, bias], of_state[:, hidden:end], of_state[:, bias]),
-        )
+        steps, rows, units = outputs.shape
+        hidden, sizes = len(self._weights["bias_1"]), dict(self._sizes)
+        sizes["teams"] *= self._blocks(rows)
+        arrays = {
+            "gradients": outputs.new_empty(steps, rows, sizes["gradient_columns"]),
+            "factors": outputs.new_empty(steps, rows, sizes["factor_columns"]),
+            "grad_first": outputs.new_empty(steps, rows, hidden),
+            "sums": outputs.new_empty(sizes["teams"], sizes["sum_columns"]),
+        }
+        self._launch("backward", inputs, outputs=outputs, grad_outputs=grad_outputs.contiguous(), **arrays, **sizes)
+        gates, new = 3 * units, 2 * units
+        weights = torch.bmm(arrays["gradients"].transpose(1, 2), arrays["factors"]).sum(0)
+        first = torch.bmm(arrays["grad_first"].transpose(1, 2), inputs["observations"]).sum(0)
+        biases = arrays["sums"].sum(0)
+        of_state = torch.cat((weights[:new, hidden:], weights[gates:, hidden:]))
+        bias_of_state = torch.cat((biases[:new], biases[gates : gates + units]))
+        return first, biases[gates + units :], weights[:gates, :hidden], biases[:gates], of_state, bias_of_state
+
+    def _blocks(self, rows: int) -> int:
+        """Return the number of blocks of a launch."""
+        return max(1, min(self._processors, -(-rows // _ROWS)))
 
     def _launch(self, name: str, inputs: dict[str, Tensor], **more: Any) -> None:
         steps, rows = inputs["starts"].shape
-        blocks = max(1, min(self._processors, -(-rows // _ROWS)))
-        self._kernels[name].launch(blocks, steps=steps, rows=rows, **inputs, **self._weights, **more)
+        self._kernels[name].launch(self._blocks(rows), steps=steps, rows=rows, **inputs, **self._weights, **more)
 
 
 @final

@@ -3,8 +3,9 @@
 // y = activation(W x + b), h' = n + z (h - n), where r = sigmoid(W_ir y + W_hr h), z = sigmoid(W_iz y + W_hz h) and
 // n = tanh(W_in y + r (W_hn h)); all of these products have biases. h is zero where an episode starts.
 //
-// A warp takes 16 rows through all steps, and waits for no other warp: their state is in its registers, in the layout of
-// tensor_core.cuh. The weights are in shared memory, in the order in which products read them.
+// A team of warps takes 16 rows through all steps. Each warp has 16 units: their states are in its registers, in the
+// layout of tensor_core.cuh, and the team exchanges factors of products through shared memory. There are also the
+// weights, in the order in which products read them.
 //
 // Generated before it: FEATURES, HIDDEN (y's columns), UNITS (h's columns), IS_TANH (otherwise relu) and WARPS.
 
@@ -13,14 +14,27 @@ using Left       = Arithmetic::Left;
 
 constexpr int THREADS = WARPS * WARP;
 constexpr int INPUTS  = (FEATURES + 7) / 8 * 8;
-constexpr int PART    = 2;  // groups of 8 units that are computed at once
-constexpr int PARTS   = UNITS / 8 / PART;
+constexpr int OWN     = 2;  // groups of 8 units of a warp
+constexpr int TEAM    = UNITS / 8 / OWN, TEAMS = WARPS / TEAM;
+constexpr int OWN_Y   = HIDDEN / 8 / TEAM;  // groups of 8 columns of y, whose gradients a warp computes
+static_assert(WARPS % TEAM == 0 && OWN_Y > 0);
 
 enum Gate : int { RESET_GATE, UPDATE_GATE, NEW_GATE, GATES, NEW_FROM_STATE = GATES, BIASES };
-// Columns of the matrices from whose product the weights' gradients follow: the gradients of all sums of products, and
-// the factors of the weights.
-constexpr int GRADIENT_COLUMNS = BIASES * UNITS + HIDDEN;
-constexpr int FACTOR_COLUMNS   = (HIDDEN + UNITS + FEATURES + 1 + 7) / 8 * 8;
+// Columns of the matrices from whose product the weights' gradients follow, and of the sums of the biases' gradients.
+constexpr int GRADIENT_COLUMNS = BIASES * UNITS, FACTOR_COLUMNS = HIDDEN + UNITS, SUM_COLUMNS = GRADIENT_COLUMNS + HIDDEN;
+
+// Factors of products that a team's warps exchange: a thread's, of groups of 8 columns.
+template <int COLUMNS> struct Exchange {
+    alignas(16) u32 words[COLUMNS / 8][WARP][4];
+    FN void put(int group, const Left& left) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) words[group][warp_lane()][q] = left.x[q];
+    }
+    FN Left get(int group) const {
+        const Wide<4> four = *reinterpret_cast<const Wide<4>*>(words[group][warp_lane()]);
+        return {{bits_of(four.value[0]), bits_of(four.value[1]), bits_of(four.value[2]), bits_of(four.value[3])}};
+    }
+};
 
 struct Weights {
     alignas(16) float first[INPUTS * HIDDEN];
@@ -31,10 +45,21 @@ struct TransposedWeights {
     alignas(16) float of_input[GATES][UNITS * HIDDEN];
     float of_state[GATES][UNITS * UNITS];
 };
+struct ForwardMemory {
+    Weights         weights;
+    Exchange<UNITS> states[TEAMS][2];  // of even and of odd steps
+};
 struct BackwardMemory {
     Weights           weights;
     TransposedWeights transposed;
+    Exchange<UNITS>   states[TEAMS], gradients[TEAMS][BIASES];
 };
+
+FN int  team_of_block()   { return thread_rank() / WARP / TEAM; }
+FN int  member_of_team()  { return thread_rank() / WARP % TEAM; }
+FN void team_barrier() {
+    asm volatile("bar.sync %0, %1;" ::"r"(team_of_block() + 1), "n"(TEAM * WARP) : "memory");
+}
 
 // The place of a weight in the order of products' reads: 8 inputs of an output, then as many of the next output.
 FN constexpr int place_of(int in, int out, int outs) { return (in / 8 * outs + out) * 8 + in % 8; }
@@ -94,10 +119,11 @@ struct TwoRows {
 
 FN int first_column() { return warp_lane() % 4 * 2; }
 
-// Loads a thread's numbers of rows of 8 N floats; zeros for rows that do not exist.
-template <int N> FN void load_rows(float (&c)[N][4], const float* from, const TwoRows& rows) {
+// Loads a thread's numbers of 8 N columns from `column` on, of rows of `stride` floats; zeros if they do not exist.
+template <int N>
+FN void load_rows(float (&c)[N][4], const float* from, int stride, int column, const TwoRows& rows) {
     FOR_BOTH_ROWS(h) {
-        const float* const at = from + rows.row[h] * (8 * N) + first_column();
+        const float* const at = from + rows.row[h] * stride + column + first_column();
         UNROLL
         for (int j = 0; j < N; ++j) {
             const Wide<2> pair = rows.exists[h] ? *reinterpret_cast<const Wide<2>*>(at + 8 * j) : Wide<2>{};
@@ -106,7 +132,6 @@ template <int N> FN void load_rows(float (&c)[N][4], const float* from, const Tw
         }
     }
 }
-// Stores numbers of 8 N columns from `column` on, in rows of `stride` floats.
 template <int N> FN void store_rows(float* to, int stride, int column, const float (&c)[N][4], const TwoRows& rows) {
     FOR_BOTH_ROWS(h) {
         float* const at = to + rows.row[h] * stride + column + first_column();
@@ -142,18 +167,16 @@ template <int N> FN void gather(Left (&left)[N], const float (&c)[N][4]) {
 // The number that gather() has put into a factor, rounded.
 FN float gathered(const Left& left, int q) { return from_bits(left.x[q == 1 ? 2 : q == 2 ? 1 : q]); }
 
-// c += left times the packed weights of 8 N columns, from group `from` of OUTS on.
-template <int OUTS, int N, int K>
-FN void add_products(float (&c)[N][4], const Left (&left)[K], const float* weights, int from = 0) {
+// c += left (8 columns, group `step` of the depth) times packed weights, the groups of columns from `from` on of OUTS.
+template <int OUTS, int N>
+FN void add_product(float (&c)[N][4], const Left& left, const float* weights, int step, int from = 0) {
     UNROLL
-    for (int step = 0; step < K; ++step) {
-        UNROLL
-        for (int j = 0; j < N; ++j) {
-            const float* const at = weights + ((step * (OUTS / 8) + from + j) * 8 + warp_lane() / 4) * 8;
-            Arithmetic::add_product(c[j], left[step], Arithmetic::weight(at + first_column()));
-        }
+    for (int j = 0; j < N; ++j) {
+        const float* const at = weights + ((step * (OUTS / 8) + from + j) * 8 + warp_lane() / 4) * 8;
+        Arithmetic::add_product(c[j], left, Arithmetic::weight(at + first_column()));
     }
 }
+
 FN float sigmoid(float x) { return fma(0.5f, approximate_tanh(0.5f * x), 0.5f); }
 
 FN void first_layer(Left (&left)[HIDDEN / 8], const Weights& weights, const StepInputs& inputs) {
@@ -161,28 +184,36 @@ FN void first_layer(Left (&left)[HIDDEN / 8], const Weights& weights, const Step
     float y[HIDDEN / 8][4];
     gather(x, inputs.x);
     set_to_bias(y, weights.bias_1, warp_lane());
-    add_products<HIDDEN>(y, x, weights.first);
+    UNROLL
+    for (int step = 0; step < INPUTS / 8; ++step) add_product<HIDDEN>(y, x[step], weights.first, step);
     FOR_EACH_NUMBER(j, q, HIDDEN / 8) y[j][q] = IS_TANH ? approximate_tanh(y[j][q]) : fast_maximum(y[j][q], 0.0f);
     gather(left, y);
 }
 
-// The gates of a part of the units, and the products of the state that the reset gate scales.
+// The gates of a warp's units, and the products of the state that the reset gate scales.
 struct Gates {
-    float reset[PART][4], update[PART][4], next[PART][4], of_state[PART][4];
+    float reset[OWN][4], update[OWN][4], next[OWN][4], of_state[OWN][4];
 
-    FN Gates(const Weights& weights, const Left (&y)[HIDDEN / 8], const Left (&h)[UNITS / 8], int part) {
-        const int from = part * PART, lane = warp_lane();
+    FN Gates(const Weights& weights, const Left (&y)[HIDDEN / 8], const Exchange<UNITS>& states) {
+        const int from = member_of_team() * OWN, lane = warp_lane();
         set_to_bias(reset, weights.bias[RESET_GATE] + 8 * from, lane);
         set_to_bias(update, weights.bias[UPDATE_GATE] + 8 * from, lane);
         set_to_bias(next, weights.bias[NEW_GATE] + 8 * from, lane);
         set_to_bias(of_state, weights.bias[NEW_FROM_STATE] + 8 * from, lane);
-        add_products<UNITS>(reset, y, weights.of_input[RESET_GATE], from);
-        add_products<UNITS>(update, y, weights.of_input[UPDATE_GATE], from);
-        add_products<UNITS>(next, y, weights.of_input[NEW_GATE], from);
-        add_products<UNITS>(reset, h, weights.of_state[RESET_GATE], from);
-        add_products<UNITS>(update, h, weights.of_state[UPDATE_GATE], from);
-        add_products<UNITS>(of_state, h, weights.of_state[NEW_GATE], from);
-        FOR_EACH_NUMBER(j, q, PART) {
+        UNROLL
+        for (int step = 0; step < HIDDEN / 8; ++step) {  // gates in turn: their products are independent
+            add_product<UNITS>(reset, y[step], weights.of_input[RESET_GATE], step, from);
+            add_product<UNITS>(update, y[step], weights.of_input[UPDATE_GATE], step, from);
+            add_product<UNITS>(next, y[step], weights.of_input[NEW_GATE], step, from);
+        }
+        UNROLL
+        for (int step = 0; step < UNITS / 8; ++step) {
+            const Left h = states.get(step);
+            add_product<UNITS>(reset, h, weights.of_state[RESET_GATE], step, from);
+            add_product<UNITS>(update, h, weights.of_state[UPDATE_GATE], step, from);
+            add_product<UNITS>(of_state, h, weights.of_state[NEW_GATE], step, from);
+        }
+        FOR_EACH_NUMBER(j, q, OWN) {
             reset[j][q]  = sigmoid(reset[j][q]);
             update[j][q] = sigmoid(update[j][q]);
             next[j][q]   = approximate_tanh(fma(reset[j][q], of_state[j][q], next[j][q]));
@@ -190,119 +221,169 @@ struct Gates {
     }
 };
 
-// Calls use(tile) with this warp's tiles of 16 rows. Few tiles are spread over the blocks.
+// Calls use(tile) with this team's tiles of 16 rows. Few tiles are spread over the blocks.
 template <class Call, class Use> FN void for_each_tile(const Call& call, const Use& use) {
-    const Index tiles = (call.rows + WARP_ROWS - 1) / WARP_ROWS, apart = Index(block_count()) * WARPS;
-    for (Index tile = block_number() + thread_rank() / WARP * block_count(); tile < tiles; tile += apart) use(tile);
+    const Index tiles = (call.rows + WARP_ROWS - 1) / WARP_ROWS, apart = Index(block_count()) * TEAMS;
+    for (Index tile = block_number() + team_of_block() * block_count(); tile < tiles; tile += apart) use(tile);
+}
+
+template <int N> FN void put(Exchange<UNITS>& to, const float (&c)[N][4]) {
+    UNROLL
+    for (int j = 0; j < N; ++j) to.put(member_of_team() * N + j, Arithmetic::gather(c + j));
 }
 
 // Writes the states after all steps.
 template <class Call> FN void forward(const Call& call) {
-    auto& weights = *reinterpret_cast<Weights*>(staging);
-    load(weights, nullptr, call);
+    auto&     memory = *reinterpret_cast<ForwardMemory*>(staging);
+    const int column = member_of_team() * OWN * 8;
+    load(memory.weights, nullptr, call);
     for_each_tile(call, [&](Index tile) {
         const TwoRows rows(tile, call.rows);
-        float         h[UNITS / 8][4];
+        float         h[OWN][4];
         StepInputs    inputs, next;
-        load_rows(h, call.state, rows);
+        load_rows(h, call.state, UNITS, column, rows);
         next.load(call, 0, rows);
+        team_barrier();  // all have read the states of the previous tile
         for (Index step = 0; step < call.steps; ++step) {
-            inputs = next;
-            if (step + 1 < call.steps) next.load(call, step + 1, rows);
-            Left y[HIDDEN / 8], before[UNITS / 8];
-            first_layer(y, weights, inputs);
+            auto& states = memory.states[team_of_block()][step % 2];
+            inputs       = next;
             clear_started(h, inputs.starts);
-            gather(before, h);
-            UNROLL
-            for (int part = 0; part < PARTS; ++part) {
-                const Gates gates(weights, y, before, part);
-                FOR_EACH_NUMBER(j, q, PART) {
-                    float& unit = h[part * PART + j][q];
-                    unit        = fma(gates.update[j][q], unit - gates.next[j][q], gates.next[j][q]);
-                }
-            }
-            store_rows(call.outputs + step * call.rows * UNITS, UNITS, 0, h, rows);
+            put(states, h);
+            if (step + 1 < call.steps) next.load(call, step + 1, rows);
+            Left y[HIDDEN / 8];
+            first_layer(y, memory.weights, inputs);
+            team_barrier();
+            const Gates gates(memory.weights, y, states);
+            FOR_EACH_NUMBER(j, q, OWN) h[j][q] = fma(gates.update[j][q], h[j][q] - gates.next[j][q], gates.next[j][q]);
+            store_rows(call.outputs + step * call.rows * UNITS, UNITS, column, h, rows);
         }
     });
 }
 
-// Stores the factors of a step's weights besides the state: y, the observations, and a one for the biases.
-FN void store_factors(float* factors, const Left (&y)[HIDDEN / 8], const StepInputs& inputs, const TwoRows& rows) {
-    float numbers[HIDDEN / 8][4];
-    FOR_EACH_NUMBER(j, q, HIDDEN / 8) numbers[j][q] = gathered(y[j], q);
-    store_rows(factors, FACTOR_COLUMNS, 0, numbers, rows);
-    FOR_EACH_NUMBER(j, q, INPUTS / 8) {
-        const int    column = 8 * j + first_column() + q % 2;
-        float* const at     = factors + rows.row[q / 2] * FACTOR_COLUMNS + HIDDEN + UNITS;
-        if (rows.exists[q / 2] && column < FEATURES) at[column] = inputs.x[j][q];
-        if (rows.exists[q / 2] && column == 0) at[FEATURES] = 1.0f;
+// A warp's columns of y, as numbers. (An index that is not a constant would move the array out of registers.)
+FN void own_columns(float (&own)[OWN_Y][4], const Left (&y)[HIDDEN / 8]) {
+    UNROLL
+    for (int group = 0; group < HIDDEN / 8; ++group) {
+        UNROLL
+        for (int q = 0; q < 4; ++q) {
+            if (group / OWN_Y == member_of_team()) own[group % OWN_Y][q] = gathered(y[group], q);
+        }
     }
 }
+
+// Sums over a team's rows of the gradients of a warp's columns.
+template <int N> struct ColumnSums {
+    float of[N][2] = {};
+    FN void add(const float (&c)[N][4]) {
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            of[j][0] += c[j][0] + c[j][2];
+            of[j][1] += c[j][1] + c[j][3];
+        }
+    }
+    FN void write(float* columns) const {
+        UNROLL
+        for (int j = 0; j < N; ++j) {
+            UNROLL
+            for (int p = 0; p < 2; ++p) {
+                float sum = of[j][p];
+                UNROLL
+                for (int distance = WARP / 2; distance >= 4; distance /= 2) sum += shuffle_xor(sum, distance);
+                if (warp_lane() < 4) columns[8 * j + first_column() + p] = sum;
+            }
+        }
+    }
+};
+
+// What the backward pass of a step reads.
+struct StepBefore {
+    StepInputs inputs;
+    float      h[OWN][4], grad[OWN][4];  // the state before it, and the gradient of the state after it
+
+    template <class Call> FN void load(const Call& call, Index step, const TwoRows& rows, int column) {
+        inputs.load(call, step, rows);
+        const Index  first  = step * call.rows * UNITS;
+        const float* before = step == 0 ? call.state : call.outputs + first - call.rows * UNITS;
+        load_rows(h, before, UNITS, column, rows);
+        load_rows(grad, call.grad_outputs + first, UNITS, column, rows);
+    }
+};
 
 // Backpropagation through all steps, from the gradients of their outputs. Computes the gates again.
 template <class Call> FN void backward(const Call& call) {
     auto&       memory     = *reinterpret_cast<BackwardMemory*>(staging);
     const auto& transposed = memory.transposed;
+    const int   team = team_of_block(), member = member_of_team(), column = member * OWN * 8;
+    auto&       states    = memory.states[team];
+    auto&       exchanged = memory.gradients[team];
+    ColumnSums<OWN>   sums[BIASES];
+    ColumnSums<OWN_Y> sums_y;
     load(memory.weights, &memory.transposed, call);
     for_each_tile(call, [&](Index tile) {
         const TwoRows rows(tile, call.rows);
-        float         grad_h[UNITS / 8][4] = {};  // of the state after the step
+        float         grad_h[OWN][4] = {};  // of the state after the step, from later steps
+        StepBefore    now, next;
+        next.load(call, call.steps - 1, rows, column);
         for (Index step = call.steps - 1; step >= 0; --step) {
-            const Index first = step * call.rows;
-            float*      gradients = call.gradients + first * GRADIENT_COLUMNS;
-            float*      factors   = call.factors + first * FACTOR_COLUMNS;
-            StepInputs  inputs;
-            Left        y[HIDDEN / 8], before[UNITS / 8];
-            inputs.load(call, step, rows);
-            {
-                float h[UNITS / 8][4];
-                load_rows(h, step == 0 ? call.state : call.outputs + (first - call.rows) * UNITS, rows);
-                clear_started(h, inputs.starts);
-                gather(before, h);
-                store_rows(factors, FACTOR_COLUMNS, HIDDEN, h, rows);
-                load_rows(h, call.grad_outputs + first * UNITS, rows);
-                FOR_EACH_NUMBER(j, q, UNITS / 8) grad_h[j][q] += h[j][q];
+            const Index  first     = step * call.rows;
+            float* const gradients = call.gradients + first * GRADIENT_COLUMNS;
+            float* const factors   = call.factors + first * FACTOR_COLUMNS;
+            now                    = next;
+            clear_started(now.h, now.inputs.starts);
+            put(states, now.h);
+            store_rows(factors, FACTOR_COLUMNS, HIDDEN + column, now.h, rows);
+            if (step > 0) next.load(call, step - 1, rows, column);
+            Left  y[HIDDEN / 8];
+            float own_y[OWN_Y][4];
+            first_layer(y, memory.weights, now.inputs);
+            own_columns(own_y, y);
+            store_rows(factors, FACTOR_COLUMNS, member * OWN_Y * 8, own_y, rows);
+            team_barrier();  // all have put their states, and read the gradients of the later step
+            Gates gates(memory.weights, y, states);
+            FOR_EACH_NUMBER(j, q, OWN) {
+                const float z = gates.update[j][q], n = gates.next[j][q], r = gates.reset[j][q];
+                const float grad     = grad_h[j][q] + now.grad[j][q], grad_n = grad * (1.0f - z) * fma(-n, n, 1.0f);
+                grad_h[j][q]         = grad * z;
+                gates.update[j][q]   = grad * (now.h[j][q] - n) * z * (1.0f - z);
+                gates.next[j][q]     = grad_n;
+                gates.reset[j][q]    = grad_n * gates.of_state[j][q] * r * (1.0f - r);
+                gates.of_state[j][q] = grad_n * r;
             }
-            first_layer(y, memory.weights, inputs);
-            store_factors(factors, y, inputs, rows);
-            float grad_before[UNITS / 8][4] = {}, grad_y[HIDDEN / 8][4] = {};
+            const auto use = [&](Gate gate, const float (&grad)[OWN][4]) {
+                store_rows(gradients, GRADIENT_COLUMNS, gate * UNITS + column, grad, rows);
+                sums[gate].add(grad);
+                put(exchanged[gate], grad);
+            };
+            use(RESET_GATE, gates.reset);
+            use(UPDATE_GATE, gates.update);
+            use(NEW_GATE, gates.next);
+            use(NEW_FROM_STATE, gates.of_state);
+            team_barrier();  // all have put their gradients, and read the states
+            float grad_before[GATES][OWN][4] = {}, grad_y[GATES][OWN_Y][4] = {};
             UNROLL
-            for (int part = 0; part < PARTS; ++part) {
-                Gates gates(memory.weights, y, before, part);
-                FOR_EACH_NUMBER(j, q, PART) {
-                    const int   unit = part * PART + j;
-                    const float grad = grad_h[unit][q], z = gates.update[j][q], n = gates.next[j][q];
-                    const float r = gates.reset[j][q];
-                    grad_before[unit][q] += grad * z;
-                    const float grad_n = grad * (1.0f - z) * fma(-n, n, 1.0f);
-                    gates.update[j][q]   = grad * (gathered(before[unit], q) - n) * z * (1.0f - z);
-                    gates.next[j][q]     = grad_n;
-                    gates.reset[j][q]    = grad_n * gates.of_state[j][q] * r * (1.0f - r);
-                    gates.of_state[j][q] = grad_n * r;
+            for (int group = 0; group < UNITS / 8; ++group) {
+                UNROLL
+                for (int gate = 0; gate < GATES; ++gate) {
+                    const Left left = exchanged[gate].get(group);
+                    const Left of_h = gate == NEW_GATE ? exchanged[NEW_FROM_STATE].get(group) : left;
+                    add_product<UNITS>(grad_before[gate], of_h, transposed.of_state[gate], group, member * OWN);
+                    add_product<HIDDEN>(grad_y[gate], left, transposed.of_input[gate], group, member * OWN_Y);
                 }
-                const int column = part * PART * 8;
-                store_rows(gradients, GRADIENT_COLUMNS, RESET_GATE * UNITS + column, gates.reset, rows);
-                store_rows(gradients, GRADIENT_COLUMNS, UPDATE_GATE * UNITS + column, gates.update, rows);
-                store_rows(gradients, GRADIENT_COLUMNS, NEW_GATE * UNITS + column, gates.next, rows);
-                store_rows(gradients, GRADIENT_COLUMNS, NEW_FROM_STATE * UNITS + column, gates.of_state, rows);
-                Left left[PART];
-                gather(left, gates.reset);
-                add_products<UNITS>(grad_before, left, transposed.of_state[RESET_GATE] + column * UNITS);
-                add_products<HIDDEN>(grad_y, left, transposed.of_input[RESET_GATE] + column * HIDDEN);
-                gather(left, gates.update);
-                add_products<UNITS>(grad_before, left, transposed.of_state[UPDATE_GATE] + column * UNITS);
-                add_products<HIDDEN>(grad_y, left, transposed.of_input[UPDATE_GATE] + column * HIDDEN);
-                gather(left, gates.of_state);
-                add_products<UNITS>(grad_before, left, transposed.of_state[NEW_GATE] + column * UNITS);
-                gather(left, gates.next);
-                add_products<HIDDEN>(grad_y, left, transposed.of_input[NEW_GATE] + column * HIDDEN);
             }
-            FOR_EACH_NUMBER(j, q, HIDDEN / 8) {
-                const float out = gathered(y[j], q);
-                grad_y[j][q]    = IS_TANH ? grad_y[j][q] * fma(-out, out, 1.0f) : out > 0 ? grad_y[j][q] : 0.0f;
+            FOR_EACH_NUMBER(j, q, OWN) {
+                const float sum = grad_before[0][j][q] + grad_before[1][j][q] + grad_before[2][j][q];
+                grad_h[j][q]    = now.inputs.starts[q / 2] ? 0.0f : grad_h[j][q] + sum;
             }
-            store_rows(gradients, GRADIENT_COLUMNS, BIASES * UNITS, grad_y, rows);
-            FOR_EACH_NUMBER(j, q, UNITS / 8) grad_h[j][q] = inputs.starts[q / 2] ? 0.0f : grad_before[j][q];
+            FOR_EACH_NUMBER(j, q, OWN_Y) {
+                const float out = own_y[j][q], sum = grad_y[0][j][q] + grad_y[1][j][q] + grad_y[2][j][q];
+                grad_y[0][j][q] = IS_TANH ? sum * fma(-out, out, 1.0f) : out > 0 ? sum : 0.0f;
+            }
+            sums_y.add(grad_y[0]);
+            store_rows(call.grad_first + first * HIDDEN, HIDDEN, member * OWN_Y * 8, grad_y[0], rows);
         }
     });
+    float* const of_team = call.sums + (block_number() * TEAMS + team) * SUM_COLUMNS;
+    UNROLL
+    for (int gate = 0; gate < BIASES; ++gate) sums[gate].write(of_team + gate * UNITS + column);
+    sums_y.write(of_team + GRADIENT_COLUMNS + member * OWN_Y * 8);
 }
