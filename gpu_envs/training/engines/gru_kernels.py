@@ -1,5 +1,6 @@
 """Kernels of a trunk with memory on Hopper GPUs: a first layer and a GRU, as a differentiable function for torch."""
 
+import math
 from typing import Any, Final, final
 
 import torch
@@ -19,11 +20,11 @@ HEADER = "recurrent/gru.cuh"
 SIZES = (32, 64)
 """Supported numbers of units of the first layer and of the GRU."""
 
-MAX_FEATURES = 48
+MAX_FEATURES = 32
 """Maximum features of observations, limited by shared memory."""
 
 _ACTIVATIONS = ("tanh", "relu")
-_WARPS = {"forward": 8, "backward": 4}
+_WARPS = {"forward": 16, "backward": 4}
 """Warps of a block of each kernel."""
 _ROWS = 16
 """Rows of a team of warps."""
@@ -143,7 +144,10 @@ class GruKernels:
         self._launch("backward", inputs, outputs=outputs, grad_outputs=grad_outputs.contiguous(), **arrays, **sizes)
         gates, new = 3 * units, 2 * units
         weights = torch.bmm(arrays["gradients"].transpose(1, 2), arrays["factors"]).sum(0)
-        first = torch.bmm(arrays["grad_first"].transpose(1, 2), inputs["observations"]).sum(0)
+        # shorter sums, for more blocks
+        parts = steps * math.gcd(rows, 8)
+        grad_first, x = (t.view(parts, -1, t.shape[2]) for t in (arrays["grad_first"], inputs["observations"]))
+        first = torch.bmm(grad_first.transpose(1, 2), x).sum(0)
         biases = arrays["sums"].sum(0)
         of_state = torch.cat((weights[:new, hidden:], weights[gates:, hidden:]))
         bias_of_state = torch.cat((biases[:new], biases[gates : gates + units]))

@@ -5,9 +5,13 @@
 //
 // A team of warps takes 16 rows through all steps. Each warp has 16 units: their states are in its registers, in the
 // layout of tensor_core.cuh, and the team exchanges factors of products through shared memory. There are also the
-// weights, in the order in which products read them.
+// weights, in the order in which products read them. Loops over products are not unrolled fully: a step's instructions
+// must fit into their cache.
 //
 // Generated before it: FEATURES, HIDDEN (y's columns), UNITS (h's columns), IS_TANH (otherwise relu) and WARPS.
+
+#define UNROLL_BY_2 _Pragma("unroll 2")
+#define UNROLL_BY_4 _Pragma("unroll 4")
 
 using Arithmetic = Tf32;
 using Left       = Arithmetic::Left;
@@ -16,7 +20,7 @@ constexpr int THREADS = WARPS * WARP;
 constexpr int INPUTS  = (FEATURES + 7) / 8 * 8;
 constexpr int OWN     = 2;  // groups of 8 units of a warp
 constexpr int TEAM    = UNITS / 8 / OWN, TEAMS = WARPS / TEAM;
-constexpr int OWN_Y   = HIDDEN / 8 / TEAM;  // groups of 8 columns of y, whose gradients a warp computes
+constexpr int OWN_Y   = HIDDEN / 8 / TEAM;  // groups of 8 columns of y of a warp
 static_assert(WARPS % TEAM == 0 && OWN_Y > 0);
 
 enum Gate : int { RESET_GATE, UPDATE_GATE, NEW_GATE, GATES, NEW_FROM_STATE = GATES, BIASES };
@@ -45,14 +49,19 @@ struct TransposedWeights {
     alignas(16) float of_input[GATES][UNITS * HIDDEN];
     float of_state[GATES][UNITS * UNITS];
 };
+struct Inputs {
+    Exchange<HIDDEN> y;
+    Exchange<UNITS>  states;
+};
 struct ForwardMemory {
-    Weights         weights;
-    Exchange<UNITS> states[TEAMS][2];  // of even and of odd steps
+    Weights weights;
+    Inputs  inputs[TEAMS][2];  // of even and of odd steps
 };
 struct BackwardMemory {
     Weights           weights;
     TransposedWeights transposed;
-    Exchange<UNITS>   states[TEAMS], gradients[TEAMS][BIASES];
+    Inputs            inputs[TEAMS];
+    Exchange<UNITS>   gradients[TEAMS][BIASES];
 };
 
 FN int  team_of_block()   { return thread_rank() / WARP / TEAM; }
@@ -164,9 +173,6 @@ template <int N> FN void gather(Left (&left)[N], const float (&c)[N][4]) {
     UNROLL
     for (int j = 0; j < N; ++j) left[j] = Arithmetic::gather(c + j);
 }
-// The number that gather() has put into a factor, rounded.
-FN float gathered(const Left& left, int q) { return from_bits(left.x[q == 1 ? 2 : q == 2 ? 1 : q]); }
-
 // c += left (8 columns, group `step` of the depth) times packed weights, the groups of columns from `from` on of OUTS.
 template <int OUTS, int N>
 FN void add_product(float (&c)[N][4], const Left& left, const float* weights, int step, int from = 0) {
@@ -179,36 +185,37 @@ FN void add_product(float (&c)[N][4], const Left& left, const float* weights, in
 
 FN float sigmoid(float x) { return fma(0.5f, approximate_tanh(0.5f * x), 0.5f); }
 
-FN void first_layer(Left (&left)[HIDDEN / 8], const Weights& weights, const StepInputs& inputs) {
-    Left  x[INPUTS / 8];
-    float y[HIDDEN / 8][4];
+// A warp's columns of y.
+FN void first_layer(float (&y)[OWN_Y][4], const Weights& weights, const StepInputs& inputs) {
+    Left      x[INPUTS / 8];
+    const int from = member_of_team() * OWN_Y;
     gather(x, inputs.x);
-    set_to_bias(y, weights.bias_1, warp_lane());
+    set_to_bias(y, weights.bias_1 + 8 * from, warp_lane());
     UNROLL
-    for (int step = 0; step < INPUTS / 8; ++step) add_product<HIDDEN>(y, x[step], weights.first, step);
-    FOR_EACH_NUMBER(j, q, HIDDEN / 8) y[j][q] = IS_TANH ? approximate_tanh(y[j][q]) : fast_maximum(y[j][q], 0.0f);
-    gather(left, y);
+    for (int step = 0; step < INPUTS / 8; ++step) add_product<HIDDEN>(y, x[step], weights.first, step, from);
+    FOR_EACH_NUMBER(j, q, OWN_Y) y[j][q] = IS_TANH ? approximate_tanh(y[j][q]) : fast_maximum(y[j][q], 0.0f);
 }
 
 // The gates of a warp's units, and the products of the state that the reset gate scales.
 struct Gates {
     float reset[OWN][4], update[OWN][4], next[OWN][4], of_state[OWN][4];
 
-    FN Gates(const Weights& weights, const Left (&y)[HIDDEN / 8], const Exchange<UNITS>& states) {
+    FN Gates(const Weights& weights, const Inputs& inputs) {
         const int from = member_of_team() * OWN, lane = warp_lane();
         set_to_bias(reset, weights.bias[RESET_GATE] + 8 * from, lane);
         set_to_bias(update, weights.bias[UPDATE_GATE] + 8 * from, lane);
         set_to_bias(next, weights.bias[NEW_GATE] + 8 * from, lane);
         set_to_bias(of_state, weights.bias[NEW_FROM_STATE] + 8 * from, lane);
-        UNROLL
+        UNROLL_BY_4
         for (int step = 0; step < HIDDEN / 8; ++step) {  // gates in turn: their products are independent
-            add_product<UNITS>(reset, y[step], weights.of_input[RESET_GATE], step, from);
-            add_product<UNITS>(update, y[step], weights.of_input[UPDATE_GATE], step, from);
-            add_product<UNITS>(next, y[step], weights.of_input[NEW_GATE], step, from);
+            const Left y = inputs.y.get(step);
+            add_product<UNITS>(reset, y, weights.of_input[RESET_GATE], step, from);
+            add_product<UNITS>(update, y, weights.of_input[UPDATE_GATE], step, from);
+            add_product<UNITS>(next, y, weights.of_input[NEW_GATE], step, from);
         }
-        UNROLL
+        UNROLL_BY_4
         for (int step = 0; step < UNITS / 8; ++step) {
-            const Left h = states.get(step);
+            const Left h = inputs.states.get(step);
             add_product<UNITS>(reset, h, weights.of_state[RESET_GATE], step, from);
             add_product<UNITS>(update, h, weights.of_state[UPDATE_GATE], step, from);
             add_product<UNITS>(of_state, h, weights.of_state[NEW_GATE], step, from);
@@ -227,7 +234,7 @@ template <class Call, class Use> FN void for_each_tile(const Call& call, const U
     for (Index tile = block_number() + team_of_block() * block_count(); tile < tiles; tile += apart) use(tile);
 }
 
-template <int N> FN void put(Exchange<UNITS>& to, const float (&c)[N][4]) {
+template <int COLUMNS, int N> FN void put(Exchange<COLUMNS>& to, const float (&c)[N][4]) {
     UNROLL
     for (int j = 0; j < N; ++j) to.put(member_of_team() * N + j, Arithmetic::gather(c + j));
 }
@@ -239,36 +246,25 @@ template <class Call> FN void forward(const Call& call) {
     load(memory.weights, nullptr, call);
     for_each_tile(call, [&](Index tile) {
         const TwoRows rows(tile, call.rows);
-        float         h[OWN][4];
+        float         h[OWN][4], y[OWN_Y][4];
         StepInputs    inputs, next;
         load_rows(h, call.state, UNITS, column, rows);
         next.load(call, 0, rows);
         team_barrier();  // all have read the states of the previous tile
         for (Index step = 0; step < call.steps; ++step) {
-            auto& states = memory.states[team_of_block()][step % 2];
-            inputs       = next;
+            auto& exchanged = memory.inputs[team_of_block()][step % 2];
+            inputs          = next;
             clear_started(h, inputs.starts);
-            put(states, h);
+            put(exchanged.states, h);
             if (step + 1 < call.steps) next.load(call, step + 1, rows);
-            Left y[HIDDEN / 8];
             first_layer(y, memory.weights, inputs);
+            put(exchanged.y, y);
             team_barrier();
-            const Gates gates(memory.weights, y, states);
+            const Gates gates(memory.weights, exchanged);
             FOR_EACH_NUMBER(j, q, OWN) h[j][q] = fma(gates.update[j][q], h[j][q] - gates.next[j][q], gates.next[j][q]);
             store_rows(call.outputs + step * call.rows * UNITS, UNITS, column, h, rows);
         }
     });
-}
-
-// A warp's columns of y, as numbers. (An index that is not a constant would move the array out of registers.)
-FN void own_columns(float (&own)[OWN_Y][4], const Left (&y)[HIDDEN / 8]) {
-    UNROLL
-    for (int group = 0; group < HIDDEN / 8; ++group) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) {
-            if (group / OWN_Y == member_of_team()) own[group % OWN_Y][q] = gathered(y[group], q);
-        }
-    }
 }
 
 // Sums over a team's rows of the gradients of a warp's columns.
@@ -314,7 +310,7 @@ template <class Call> FN void backward(const Call& call) {
     auto&       memory     = *reinterpret_cast<BackwardMemory*>(staging);
     const auto& transposed = memory.transposed;
     const int   team = team_of_block(), member = member_of_team(), column = member * OWN * 8;
-    auto&       states    = memory.states[team];
+    auto&       inputs    = memory.inputs[team];
     auto&       exchanged = memory.gradients[team];
     ColumnSums<OWN>   sums[BIASES];
     ColumnSums<OWN_Y> sums_y;
@@ -330,16 +326,15 @@ template <class Call> FN void backward(const Call& call) {
             float* const factors   = call.factors + first * FACTOR_COLUMNS;
             now                    = next;
             clear_started(now.h, now.inputs.starts);
-            put(states, now.h);
-            store_rows(factors, FACTOR_COLUMNS, HIDDEN + column, now.h, rows);
+            put(inputs.states, now.h);
             if (step > 0) next.load(call, step - 1, rows, column);
-            Left  y[HIDDEN / 8];
-            float own_y[OWN_Y][4];
+            float y[OWN_Y][4];
             first_layer(y, memory.weights, now.inputs);
-            own_columns(own_y, y);
-            store_rows(factors, FACTOR_COLUMNS, member * OWN_Y * 8, own_y, rows);
-            team_barrier();  // all have put their states, and read the gradients of the later step
-            Gates gates(memory.weights, y, states);
+            put(inputs.y, y);
+            team_barrier();  // all have put their inputs, and read the gradients of the later step
+            store_rows(factors, FACTOR_COLUMNS, HIDDEN + column, now.h, rows);
+            store_rows(factors, FACTOR_COLUMNS, member * OWN_Y * 8, y, rows);
+            Gates gates(memory.weights, inputs);
             FOR_EACH_NUMBER(j, q, OWN) {
                 const float z = gates.update[j][q], n = gates.next[j][q], r = gates.reset[j][q];
                 const float grad     = grad_h[j][q] + now.grad[j][q], grad_n = grad * (1.0f - z) * fma(-n, n, 1.0f);
@@ -358,9 +353,9 @@ template <class Call> FN void backward(const Call& call) {
             use(UPDATE_GATE, gates.update);
             use(NEW_GATE, gates.next);
             use(NEW_FROM_STATE, gates.of_state);
-            team_barrier();  // all have put their gradients, and read the states
+            team_barrier();  // all have put their gradients, and read the inputs
             float grad_before[GATES][OWN][4] = {}, grad_y[GATES][OWN_Y][4] = {};
-            UNROLL
+            UNROLL_BY_2
             for (int group = 0; group < UNITS / 8; ++group) {
                 UNROLL
                 for (int gate = 0; gate < GATES; ++gate) {
@@ -375,7 +370,7 @@ template <class Call> FN void backward(const Call& call) {
                 grad_h[j][q]    = now.inputs.starts[q / 2] ? 0.0f : grad_h[j][q] + sum;
             }
             FOR_EACH_NUMBER(j, q, OWN_Y) {
-                const float out = own_y[j][q], sum = grad_y[0][j][q] + grad_y[1][j][q] + grad_y[2][j][q];
+                const float out = y[j][q], sum = grad_y[0][j][q] + grad_y[1][j][q] + grad_y[2][j][q];
                 grad_y[0][j][q] = IS_TANH ? sum * fma(-out, out, 1.0f) : out > 0 ? sum : 0.0f;
             }
             sums_y.add(grad_y[0]);
