@@ -88,6 +88,16 @@ class Perceptron(PolicyModule):
         return values.squeeze(-1)
 
 
+def joined_heads(width: int, means: int, generator: torch.Generator) -> nn.Linear:
+    """Return the last layers of actor and critic as one, for one matrix product: means, the value, and padding."""
+    heads = nn.Linear(width, padded(means + 1))
+    nn.init.zeros_(heads.bias)
+    nn.init.zeros_(heads.weight)
+    nn.init.orthogonal_(heads.weight[:means], 0.01, generator=generator)
+    nn.init.orthogonal_(heads.weight[means : means + 1], 1.0, generator=generator)
+    return heads
+
+
 @final
 class SharedPerceptron(nn.Module):
     """Actor and critic that share their hidden layers."""
@@ -96,13 +106,8 @@ class SharedPerceptron(nn.Module):
         super().__init__()
         self.trunk = initialised(hidden_layers(case), math.sqrt(2), generator)
         self.means = case.head.parameters - case.head.log_stds
-        outputs = padded(self.means + 1)  # one matrix product for actor and critic
-        self.heads = nn.Linear(case.network.hidden[-1], outputs)
+        self.heads = joined_heads(case.network.hidden[-1], self.means, generator)
         self.log_std = log_std_of(case)
-        nn.init.zeros_(self.heads.bias)
-        nn.init.zeros_(self.heads.weight)
-        nn.init.orthogonal_(self.heads.weight[: self.means], 0.01, generator=generator)
-        nn.init.orthogonal_(self.heads.weight[self.means : self.means + 1], 1.0, generator=generator)
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         outputs = self.heads(self.trunk(observations))

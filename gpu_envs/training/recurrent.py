@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from gpu_envs.training.networks import Case, hidden_layers, initialised, log_std_of, with_log_std
+from gpu_envs.training.networks import Case, hidden_layers, initialised, joined_heads, log_std_of, with_log_std
 from gpu_envs.training.recurrent_settings import LSTM, Memory
 
 
@@ -125,11 +125,14 @@ class RecurrentPolicy(RecurrentModule):
         case = dataclasses.replace(case, split=None)
         self.actor = RecurrentTrunk(case, generator)
         self.critic = None if case.network.shared_trunk else RecurrentTrunk(case, generator)
-        outputs = ((case.head.parameters - case.head.log_stds, 0.01), (1, 1.0))
-        self.actor_head, self.critic_head = (
-            initialised(nn.Sequential(nn.Linear(self.actor.cell.hidden_size, count)), gain, generator)
-            for count, gain in outputs
-        )
+        self.means, size = case.head.parameters - case.head.log_stds, self.actor.cell.hidden_size
+        if self.critic is None:
+            self.heads = joined_heads(size, self.means, generator)
+        else:
+            self.actor_head, self.critic_head = (
+                initialised(nn.Sequential(nn.Linear(size, count)), gain, generator)
+                for count, gain in ((self.means, 0.01), (1, 1.0))
+            )
         self.log_std = log_std_of(case)
         self.state_size = case.network.state_size
 
@@ -144,10 +147,8 @@ class RecurrentPolicy(RecurrentModule):
     def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.critic is None:
             features, next_state = self.actor(observations, state, starts)
-            layers = self.actor_head[0], self.critic_head[0]
-            weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
-            outputs = linear(features, weight, bias)  # one product for both
-            means, values = outputs[..., :-1], outputs[..., -1:]
+            outputs = self.heads(features)
+            means, values = outputs[..., : self.means], outputs[..., self.means : self.means + 1]
         else:
             actor_state, critic_state = state.chunk(2, 1)
             features, actor_state = self.actor(observations, actor_state, starts)

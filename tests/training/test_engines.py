@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from fused_cases import box, discrete  # noqa: E402
 
-from gpu_envs.training import A2C, PPO, PQN, SAC, Network, Run, Trainer  # noqa: E402
+from gpu_envs.training import A2C, GRU, LSTM, PPO, PQN, SAC, Network, Run, Trainer  # noqa: E402
 from gpu_envs.training.algorithms import ALGORITHMS, Algorithm  # noqa: E402
 from gpu_envs.training.algorithms.base import PolicyGradient  # noqa: E402
 from gpu_envs.training.engines import ENGINES, Case, choose, torch_engine  # noqa: E402
@@ -80,6 +80,21 @@ def test_the_fastest_engine_that_can_is_chosen() -> None:
     )
     wide_rows = case_of(PPO(), device="cpu", features=513)
     assert choose(wide_rows)[1] == "observations have 513 features, more than 512"
+    memory = Network(hidden=(64,), memory=GRU(64), precision="tf32")
+    for changes, reason in (
+        ({"fused": True}, ""),
+        ({"fused": False}, "fused is False"),
+        ({"memory": LSTM(64)}, "its memory is not a GRU"),
+        ({"memory": GRU(48)}, "hidden layers are (64,) and the memory is gru:48, not one layer and a GRU of 32 or 64"),
+        ({"activation": "elu"}, "the activation is elu, not tanh or relu"),
+        ({"layer_norm": True}, "layer_norm is on"),
+        ({"precision": "bf16"}, "the precision is bf16, not tf32"),
+    ):
+        case = case_of(PPO(), network=dataclasses.replace(memory, **changes))
+        assert choose(case) == (torch_engine(case), reason)
+        assert ("recurrent/gru.cuh" in str(torch_engine(case).describe(case))) == (not reason)
+    with pytest.raises(ValueError, match="fused is True, but observations have 33 features, more than 32; leave"):
+        choose(case_of(PPO(), network=dataclasses.replace(memory, fused=True), features=33))
     with pytest.raises(ValueError, match=r"fused is True, but hidden layers are .300,., and the kernels take up"):
         choose(case_of(PPO(), device="cpu", network=Network(fused=True, hidden=(300,))))
 

@@ -1,5 +1,6 @@
 """Policies with memory: acting, values and gradients against torch's cells in float64, unrolled step by step."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import assert_same_bits, numpy_of, restored_registry
+from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing
 from sharing import sharing
 from trainers import FIELD, GRID, MODULE_SETTINGS, last_checkpoint, small_run, without_times
 
@@ -30,6 +32,7 @@ from gpu_envs.training import (  # noqa: E402
     resume,
     train,
 )
+from gpu_envs.training.engines import gru_kernels  # noqa: E402
 from gpu_envs.training.engines.base import Minibatch  # noqa: E402
 from gpu_envs.training.engines.torch import _log_probs_and_entropies  # noqa: E402
 from gpu_envs.training.observations import SplitRows, join_rows  # noqa: E402
@@ -120,8 +123,12 @@ class Oracle:
             state = torch.func.functional_call(cell, named, (hidden, state))
             after.append(state)
             outputs.append(state[0] if isinstance(state, tuple) else state)
-        means = outputs[0] @ weights["actor_head.0.weight"].T + weights["actor_head.0.bias"]
-        values = outputs[-1] @ weights["critic_head.0.weight"].T + weights["critic_head.0.bias"]
+        if "heads.weight" in weights:
+            both = outputs[0] @ weights["heads.weight"].T + weights["heads.bias"]
+            means, values = both[:, : self.module.means], both[:, self.module.means, None]
+        else:
+            means = outputs[0] @ weights["actor_head.0.weight"].T + weights["actor_head.0.bias"]
+            values = outputs[-1] @ weights["critic_head.0.weight"].T + weights["critic_head.0.bias"]
         if "log_std" in weights:
             means = torch.cat((means, weights["log_std"].expand(len(means), -1)), 1)
         return means, values[:, 0], after
@@ -156,6 +163,20 @@ def test_acting_values_and_gradients_are_those_of_unrolled_cells(device: str, na
 def test_kernels_compute_what_unrolled_cells_do(name: str) -> None:
     run = memory_run("cuda", **{"precision": "tf32", **FIXED, **KERNEL_RUNS[name]})
     check_against_oracle(run, KERNEL_TOLERANCE, KERNEL_TOLERANCE, ends=name != "normalised")
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize(("hidden", "units"), [*itertools.product(gru_kernels.SIZES, repeat=2)])
+def test_kernels_compile_without_spills_and_fit(hidden: int, units: int) -> None:
+    for features in (1, gru_kernels.MAX_FEATURES):
+        programs, _ = gru_kernels.programs(features, hidden, units, "tanh")
+        for name, program in programs.items():
+            compiled = compile_with_nvrtc(program.source)
+            local = {function: value for function, kind, value in kernel_resources(compiled.cubin) if kind == "local"}
+            assert local[f"kernel_{name}"] == 0
+            assert compiled.log == ""
+            assert program.grid is not None
+            assert program.grid.shared_bytes <= 227 * 1024
 
 
 def check_against_oracle(run: Any, atol: float, gradient_rtol: float, *, ends: bool) -> None:

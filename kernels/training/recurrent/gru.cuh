@@ -31,8 +31,8 @@ constexpr int GRADIENT_COLUMNS = BIASES * UNITS, FACTOR_COLUMNS = HIDDEN + UNITS
 template <int COLUMNS> struct Exchange {
     alignas(16) u32 words[COLUMNS / 8][WARP][4];
     FN void put(int group, const Left& left) {
-        UNROLL
-        for (int q = 0; q < 4; ++q) words[group][warp_lane()][q] = left.x[q];
+        *reinterpret_cast<Wide<4>*>(words[group][warp_lane()]) = {
+            {from_bits(left.x[0]), from_bits(left.x[1]), from_bits(left.x[2]), from_bits(left.x[3])}};
     }
     FN Left get(int group) const {
         const Wide<4> four = *reinterpret_cast<const Wide<4>*>(words[group][warp_lane()]);
