@@ -62,10 +62,11 @@ class RecurrentTrunk(nn.Module):
     """Hidden layers, and a GRU or an LSTM, whose state before a first step of an episode is zero, whatever is given.
 
     Attributes:
-        kernels: Computes the same as ``forward``; None: torch does.
+        kernels: Computes the results of ``forward`` on a GPU, from this module and the same arguments; None: torch
+            does.
     """
 
-    kernels: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    kernels: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draw orthogonal weights, of the recurrent layer for each gate; all biases are zero."""
@@ -82,8 +83,8 @@ class RecurrentTrunk(nn.Module):
 
     def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs, ``[steps, rows, size]``, and the state; arguments as of ``RecurrentModule.forward``."""
-        if self.kernels is not None:
-            return self.kernels(observations, state, starts)
+        if self.kernels is not None and observations.is_cuda:
+            return self.kernels(self, observations, state, starts)
         steps, rows, _ = observations.shape
         cell, size, outputs = self.cell, self.cell.hidden_size, list[Tensor]()
         # one product for all steps; torch's modules for sequences cannot start an episode within them

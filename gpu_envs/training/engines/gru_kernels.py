@@ -4,7 +4,7 @@ import math
 from typing import Any, Final, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.program import Grid, KernelSettings, Program
@@ -102,41 +102,39 @@ def programs(features: int, hidden: int, units: int, activation: str) -> tuple[d
 
 @final
 class GruKernels:
-    """Runs a ``RecurrentTrunk``, in place of its ``forward``; a case without ``missing_support``."""
+    """Runs trunks of a case without ``missing_support``, on its device; copies of a module may share the kernels."""
 
-    def __init__(self, case: Case, trunk: RecurrentTrunk) -> None:
+    def __init__(self, case: Case) -> None:
         """Start to compile the kernels."""
-        backend = open_backend(resolve_device(case.device))
-        first = trunk.hidden[0]
-        assert isinstance(first, nn.Linear)
-        cell, self._processors = trunk.cell, backend.traits.processors
-        sources, self._sizes = programs(case.features, first.out_features, cell.hidden_size, case.network.activation)
+        backend, net = open_backend(resolve_device(case.device)), case.network
+        assert net.memory is not None
+        self._processors = backend.traits.processors
+        sources, self._sizes = programs(case.features, net.hidden[0], net.memory.size, net.activation)
         self._kernels: Final = load_filled(backend, sources.values())
-        self._weights: Final = {
-            "weight_1": first.weight,
-            "bias_1": first.bias,
-            "weight_ih": cell.weight_ih,
-            "bias_ih": cell.bias_ih,
-            "weight_hh": cell.weight_hh,
-            "bias_hh": cell.bias_hh,
-        }
 
-    def __call__(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs, ``[steps, rows, units]``, and the state after the last step."""
+    def __deepcopy__(self, memo: Any) -> "GruKernels":
+        return self
+
+    def __call__(
+        self, trunk: RecurrentTrunk, observations: Tensor, state: Tensor, starts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the results of ``RecurrentTrunk.forward``; gradients are those of the weights only."""
+        first, cell = trunk.hidden[0], trunk.cell
+        weights = first.weight, first.bias, cell.weight_ih, cell.bias_ih, cell.weight_hh, cell.bias_hh
         run: Any = _Sequence.apply  # untyped
-        outputs = run(self, observations.contiguous(), state.contiguous(), starts, *self._weights.values())
+        outputs = run(self, observations.contiguous(), state.contiguous(), starts, *weights)
         return outputs, outputs[-1]
 
-    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+    def forward(self, inputs: dict[str, Any]) -> Tensor:
         """Return the outputs."""
-        outputs = inputs["observations"].new_empty(*inputs["starts"].shape, inputs["state"].shape[1])
+        outputs: Tensor = inputs["observations"].new_empty(*inputs["starts"].shape, inputs["state"].shape[1])
         self._launch("forward", inputs, outputs=outputs)
         return outputs
 
-    def backward(self, inputs: dict[str, Tensor], outputs: Tensor, grad_outputs: Tensor) -> tuple[Tensor, ...]:
+    def backward(self, inputs: dict[str, Any], outputs: Tensor, grad_outputs: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of the weights."""
         steps, rows, units = outputs.shape
-        hidden, sizes = len(self._weights["bias_1"]), dict(self._sizes)
+        hidden, sizes = len(inputs["bias_1"]), dict(self._sizes)
         sizes["teams"] *= self._blocks(rows)
         arrays = {
             "gradients": outputs.new_empty(steps, rows, sizes["gradient_columns"]),
@@ -160,9 +158,9 @@ class GruKernels:
         """Return the number of blocks of a launch."""
         return max(1, min(self._processors, -(-rows // _ROWS)))
 
-    def _launch(self, name: str, inputs: dict[str, Tensor], **more: Any) -> None:
+    def _launch(self, name: str, inputs: dict[str, Any], **more: Any) -> None:
         steps, rows = inputs["starts"].shape
-        self._kernels[name].launch(self._blocks(rows), steps=steps, rows=rows, **inputs, **self._weights, **more)
+        self._kernels[name].launch(self._blocks(rows), steps=steps, rows=rows, **inputs, **more)
 
 
 @final
@@ -173,8 +171,9 @@ class _Sequence(torch.autograd.Function):
     def forward(
         ctx: Any, kernels: GruKernels, observations: Tensor, state: Tensor, starts: Tensor, *weights: Tensor
     ) -> Tensor:
-        del weights  # for autograd only
-        ctx.kernels, ctx.inputs = kernels, {"observations": observations, "state": state, "starts": starts}
+        names = "weight_1", "bias_1", "weight_ih", "bias_ih", "weight_hh", "bias_hh"
+        inputs = {"observations": observations, "state": state, "starts": starts}
+        ctx.kernels, ctx.inputs = kernels, inputs | dict(zip(names, weights, strict=True))
         outputs = kernels.forward(ctx.inputs)
         ctx.save_for_backward(outputs)
         return outputs

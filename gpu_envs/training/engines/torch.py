@@ -396,8 +396,9 @@ class TorchEngine(Engine):
         if optimiser is not None and case.device != "cpu":
             warm_up_autograd(case.device)
             if isinstance(module, RecurrentPolicy) and not gru_kernels.missing_support(case):
+                kernels = gru_kernels.GruKernels(case)
                 for trunk in module.trunks:
-                    trunk.kernels = gru_kernels.GruKernels(case, trunk)
+                    trunk.kernels = kernels
         kind = TorchQValues if isinstance(case.algorithm, PQN) else TorchPolicy
         return kind(case, module, scale, optimiser)
 
