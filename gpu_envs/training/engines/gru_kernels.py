@@ -107,7 +107,7 @@ class GruKernels:
     def __init__(self, case: Case) -> None:
         """Start to compile the kernels."""
         backend, net = open_backend(resolve_device(case.device)), case.network
-        assert net.memory is not None
+        assert isinstance(net.memory, GRU)
         self._processors = backend.traits.processors
         sources, self._sizes = programs(case.features, net.hidden[0], net.memory.size, net.activation)
         self._kernels: Final = load_filled(backend, sources.values())
