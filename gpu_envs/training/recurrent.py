@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch.nn.functional import linear
 
 from gpu_envs.training.networks import Case, hidden_layers, initialised, joined_heads, log_std_of, with_log_std
 from gpu_envs.training.recurrent_settings import LSTM, Memory
+
+TrunkKernels: TypeAlias = Callable[["RecurrentTrunk", Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Computes the results of ``RecurrentTrunk.forward`` from the module and its arguments; gradients of weights only."""
 
 
 class RecurrentModule(nn.Module):
@@ -62,11 +65,10 @@ class RecurrentTrunk(nn.Module):
     """Hidden layers, and a GRU or an LSTM, whose state before a first step of an episode is zero, whatever is given.
 
     Attributes:
-        kernels: Computes the results of ``forward`` on a GPU, from this module and the same arguments; None: torch
-            does.
+        kernels: Computes the results of ``forward`` on a GPU; None: torch does. Copies of the module have none.
     """
 
-    kernels: Callable[..., tuple[Tensor, Tensor]] | None = None
+    kernels: "TrunkKernels | None" = None
 
     def __init__(self, case: Case, generator: torch.Generator) -> None:
         """Draw orthogonal weights, of the recurrent layer for each gate; all biases are zero."""
@@ -81,9 +83,13 @@ class RecurrentTrunk(nn.Module):
         for bias in (self.cell.bias_ih, self.cell.bias_hh):
             nn.init.zeros_(bias)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "kernels": None}
+
     def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs, ``[steps, rows, size]``, and the state; arguments as of ``RecurrentModule.forward``."""
-        if self.kernels is not None and observations.is_cuda:
+        weights_only = not (observations.requires_grad or state.requires_grad)
+        if self.kernels is not None and weights_only and observations.is_cuda:
             return self.kernels(self, observations, state, starts)
         steps, rows, _ = observations.shape
         cell, size, outputs = self.cell, self.cell.hidden_size, list[Tensor]()
@@ -137,10 +143,11 @@ class RecurrentPolicy(RecurrentModule):
         self.log_std = log_std_of(case)
         self.state_size = case.network.state_size
 
-    @property
-    def trunks(self) -> list[RecurrentTrunk]:
-        """The trunk of the actor, and the critic's own one."""
-        return [self.actor] if self.critic is None else [self.actor, self.critic]
+    def set_kernels(self, kernels: TrunkKernels | None) -> None:
+        """Let kernels compute the trunks; None: torch does."""
+        for trunk in (self.actor, self.critic):
+            if trunk is not None:
+                trunk.kernels = kernels
 
     def initial_state(self, rows: int) -> Tensor:
         return self.actor.cell.weight_hh.new_zeros(rows, self.state_size)

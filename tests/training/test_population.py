@@ -74,7 +74,7 @@ def test_blocks_for_several_workers_of_a_run(
     """On a GPU some blocks of the update, or one, are all workers of a network, and one block takes a run's steps.
 
     Of 60 replicas there are 4 workers and a part of a tile, of 2,000 workers with one and with two tiles. On an H100 or
-    H200 a network of 12 runs has up to 5 blocks, of 33 runs 2, of 70 runs 1.
+    H200 a network of 12 runs has up to 4 blocks, of 33 runs 2, of 70 runs 1.
     """
     if device == "cpu" and (precision != "float32" or replicas > 60 or runs > 12):
         pytest.skip("a CPU computes in float32, and has no blocks")

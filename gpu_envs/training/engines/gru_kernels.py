@@ -5,6 +5,7 @@ from typing import Any, Final, final
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from gpu_envs.backend import open_backend, resolve_device
 from gpu_envs.backend.program import Grid, KernelSettings, Program
@@ -55,6 +56,9 @@ _BACKWARD = float_struct(
 )
 
 
+_INPUTS = ("observations", "state", "starts", "weight_1", "bias_1", "weight_ih", "bias_ih", "weight_hh", "bias_hh")
+
+
 def missing_support(case: Case) -> str:
     """Return why these kernels cannot run a policy's trunk, as a sentence; empty if they can."""
     net = case.network
@@ -102,18 +106,19 @@ def programs(features: int, hidden: int, units: int, activation: str) -> tuple[d
 
 @final
 class GruKernels:
-    """Runs trunks of a case without ``missing_support``, on its device; copies of a module may share the kernels."""
+    """Runs the trunks of a case without ``missing_support``.
+
+    Attributes:
+        processors: Maximum number of blocks of a launch: the GPU's multiprocessors.
+    """
 
     def __init__(self, case: Case) -> None:
         """Start to compile the kernels."""
         backend, net = open_backend(resolve_device(case.device)), case.network
         assert isinstance(net.memory, GRU)
-        self._processors = backend.traits.processors
+        self.processors = backend.traits.processors
         sources, self._sizes = programs(case.features, net.hidden[0], net.memory.size, net.activation)
         self._kernels: Final = load_filled(backend, sources.values())
-
-    def __deepcopy__(self, memo: Any) -> "GruKernels":
-        return self
 
     def __call__(
         self, trunk: RecurrentTrunk, observations: Tensor, state: Tensor, starts: Tensor
@@ -144,11 +149,8 @@ class GruKernels:
         }
         self._launch("backward", inputs, outputs=outputs, grad_outputs=grad_outputs.contiguous(), **arrays, **sizes)
         gates, new = 3 * units, 2 * units
-        weights = torch.bmm(arrays["gradients"].transpose(1, 2), arrays["factors"]).sum(0)
-        # shorter sums, for more blocks
-        parts = steps * math.gcd(rows, 8)
-        grad_first, x = (t.view(parts, -1, t.shape[2]) for t in (arrays["grad_first"], inputs["observations"]))
-        first = torch.bmm(grad_first.transpose(1, 2), x).sum(0)
+        weights = _sum_of_products(arrays["gradients"], arrays["factors"], 32)
+        first = _sum_of_products(arrays["grad_first"], inputs["observations"], 256)
         biases = arrays["sums"].sum(0)
         of_state = torch.cat((weights[:new, hidden:], weights[gates:, hidden:]))
         bias_of_state = torch.cat((biases[:new], biases[gates : gates + units]))
@@ -156,7 +158,7 @@ class GruKernels:
 
     def _blocks(self, rows: int) -> int:
         """Return the number of blocks of a launch."""
-        return max(1, min(self._processors, -(-rows // _ROWS)))
+        return max(1, min(self.processors, -(-rows // _ROWS)))
 
     def _launch(self, name: str, inputs: dict[str, Any], **more: Any) -> None:
         steps, rows = inputs["starts"].shape
@@ -171,14 +173,22 @@ class _Sequence(torch.autograd.Function):
     def forward(
         ctx: Any, kernels: GruKernels, observations: Tensor, state: Tensor, starts: Tensor, *weights: Tensor
     ) -> Tensor:
-        names = "weight_1", "bias_1", "weight_ih", "bias_ih", "weight_hh", "bias_hh"
-        inputs = {"observations": observations, "state": state, "starts": starts}
-        ctx.kernels, ctx.inputs = kernels, inputs | dict(zip(names, weights, strict=True))
-        outputs = kernels.forward(ctx.inputs)
-        ctx.save_for_backward(outputs)
+        inputs = observations, state, starts, *weights
+        outputs = kernels.forward(dict(zip(_INPUTS, inputs, strict=True)))
+        ctx.kernels = kernels
+        ctx.save_for_backward(outputs, *inputs)
         return outputs
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        (outputs,) = ctx.saved_tensors
-        return None, None, None, None, *ctx.kernels.backward(ctx.inputs, outputs, grad_outputs)
+        outputs, *inputs = ctx.saved_tensors
+        named = dict(zip(_INPUTS, inputs, strict=True))
+        return None, None, None, None, *ctx.kernels.backward(named, outputs, grad_outputs)
+
+
+def _sum_of_products(left: Tensor, right: Tensor, most: int) -> Tensor:
+    """Return the product of left transposed and right, over steps and rows, in up to ``most`` parts at once."""
+    parts = math.gcd(left.shape[0] * left.shape[1], most)
+    left, right = (matrix.view(parts, -1, matrix.shape[2]) for matrix in (left, right))
+    return torch.bmm(left.transpose(1, 2), right).sum(0)

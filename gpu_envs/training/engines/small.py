@@ -198,13 +198,14 @@ class SmallNetworks(PolicyNetworks):
     def _blocks_in_turn(self, minibatch: Minibatch) -> int:
         """Returns the number of blocks that take a network's parts in turn; 0: each part has a block.
 
-        There are as many as fit on the device at once for all runs, up to SLICES, if not even more fit.
+        Each part has a block if all blocks of all runs fit on the device at once, or more than SLICES for each network.
+        Otherwise as many blocks as fit take a network's parts: a power of two, as others would not be faster.
         """
         actors, critics = self._workers(minibatch)
         fitting = self._processors // max(1, self._runs)
         if not (self._runs and self.network.in_turn and actors) or fitting >= min(actors + critics, 2 * SLICES + 1):
             return 0
-        return max(1, min(fitting // 2, actors, critics, SLICES))
+        return 1 << max(1, min(fitting // 2, actors, critics, SLICES)).bit_length() - 1
 
     def _rows(self, minibatch: Minibatch) -> tuple[int, int]:
         """Returns the number of rows of partial sums that an update writes, for the actor and for the critic."""

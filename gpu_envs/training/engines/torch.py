@@ -381,24 +381,25 @@ class TorchEngine(Engine):
 
     def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
         acting, values, loss = f"torch, and {SAMPLER}", "torch", "kernel_loss of common/policy_loss.cuh"
+        gradient = "torch"
         if case.network.memory is not None and not gru_kernels.missing_support(case):
-            acting, values = f"kernel_forward of {gru_kernels.HEADER}, {acting}", f"the same {values}"
-            loss = f"kernel_backward of {gru_kernels.HEADER}, and {loss}"
+            forward = f"kernel_forward of {gru_kernels.HEADER}"
+            acting, values = f"{forward}, {acting}", f"{forward}, and torch"
+            gradient = f"{forward}, kernel_backward, torch"
         if isinstance(case.algorithm, PQN):
             acting, values = f"torch, {CHOOSER}", "torch, and kernel_greedy_values of off_policy/pqn.cuh"
             loss = "kernel_q_loss of off_policy/pqn.cuh for the loss"
         if reason := loss_fallback_reason(case.algorithm):
             loss = f"the loss too: {reason}"
-        return ("acting", acting), ("values", values), ("gradient", f"torch, and {loss}"), STEP_KERNELS
+        return ("acting", acting), ("values", values), ("gradient", f"{gradient}, and {loss}"), STEP_KERNELS
 
     def make(self, case: Case, module: nn.Module, scale: Scale, group: Group | None) -> TorchPolicyNetworks:
         optimiser = None if group is None else make_optimiser(case, module, group)
         if optimiser is not None and case.device != "cpu":
             warm_up_autograd(case.device)
-            if isinstance(module, RecurrentPolicy) and not gru_kernels.missing_support(case):
-                kernels = gru_kernels.GruKernels(case)
-                for trunk in module.trunks:
-                    trunk.kernels = kernels
+        if isinstance(module, RecurrentPolicy):  # policies that only act use torch
+            runs_kernels = optimiser is not None and case.default and not gru_kernels.missing_support(case)
+            module.set_kernels(gru_kernels.GruKernels(case) if runs_kernels else None)
         kind = TorchQValues if isinstance(case.algorithm, PQN) else TorchPolicy
         return kind(case, module, scale, optimiser)
 

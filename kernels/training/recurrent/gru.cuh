@@ -25,7 +25,8 @@ static_assert(WARPS % TEAM == 0 && OWN_Y > 0);
 
 enum Gate : int { RESET_GATE, UPDATE_GATE, NEW_GATE, GATES, NEW_FROM_STATE = GATES, BIASES };
 // Columns of the matrices from whose product the weights' gradients follow, and of the sums of the biases' gradients.
-constexpr int GRADIENT_COLUMNS = BIASES * UNITS, FACTOR_COLUMNS = HIDDEN + UNITS, SUM_COLUMNS = GRADIENT_COLUMNS + HIDDEN;
+constexpr int GRADIENT_COLUMNS = BIASES * UNITS, FACTOR_COLUMNS = HIDDEN + UNITS;
+constexpr int SUM_COLUMNS      = GRADIENT_COLUMNS + HIDDEN;
 
 // Factors of products that a team's warps exchange: a thread's, of groups of 8 columns.
 template <int COLUMNS> struct Exchange {

@@ -89,8 +89,8 @@ template <class Call, bool IN_TURN> struct Tiles {
     FN Index sample(int index) const { return tile * TILE + index; }
 };
 
-// Runs a block's tiles through one network. Writes the sums of gradient and loss to `partials`: a row for each slice, or
-// one row of a network's only block.
+// Runs a block's tiles through one network. Writes the sums of gradient and loss to `partials`: a row for each slice,
+// or one row of a network's only block.
 template <class Role, class Call> FN void update_net(const Role& role, const Call& call) {
     constexpr bool IN_TURN = Learner<Role, Call>::IN_TURN;
     const int  index   = thread_rank() / WARP * WARP_ROWS + warp_lane() % WARP_ROWS;

@@ -1,0 +1,95 @@
+"""Kernels of a first layer and a GRU, on a Hopper GPU, against torch's cells in float64."""
+
+import copy
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from nvrtc import compile_with_nvrtc, kernel_resources, nvrtc_missing
+from trainers import FIELD, assert_resumes_identically
+
+torch = pytest.importorskip("torch")
+
+from recurrent_oracle import FIXED, check_against_oracle, memory_run  # noqa: E402
+from wide_tools import ROUNDING, ROUNDINGS, hopper  # noqa: E402
+
+from gpu_envs.training import Run, Trainer  # noqa: E402
+from gpu_envs.training.engines import gru_kernels  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KERNEL_RUNS: Mapping[str, Mapping[str, Any]] = {
+    "one trunk": {"hidden": (64,), "memory": "gru:64", "shared_trunk": True, "params": {"max_episode_steps": 18}},
+    "two trunks": {"hidden": (32,), "memory": "gru:64", "sequence_length": 4, "params": {"max_episode_steps": 18}},
+    "narrow": {"env": "Pendulum-v1", "hidden": (64,), "memory": "gru:32", "stagger": True, "num_envs": 70},
+    "relu": {"hidden": (32,), "memory": "gru:32", "activation": "relu", "num_envs": 2500, "minibatches": 1},
+    "normalised": {"hidden": (64,), "memory": "gru:64", "normalise_observations": True, "env": "TMaze-v0"},
+    "agents that leave": {"env": FIELD, "hidden": (64,), "memory": "gru:64", "sequence_length": 8},
+    "several tiles": {"hidden": (64,), "memory": "gru:64", "num_envs": 300, "params": {"max_episode_steps": 18}},
+}
+"""Settings of runs with kernels for the trunk, on a Hopper GPU."""
+
+KERNEL_TOLERANCE = ROUNDINGS * ROUNDING["tf32"]
+
+
+def kernel_run(**settings: Any) -> Any:
+    return memory_run("cuda", **{"precision": "tf32", **settings})
+
+
+@hopper
+@pytest.mark.parametrize("name", KERNEL_RUNS)
+def test_kernels_compute_what_unrolled_cells_do(name: str) -> None:
+    """The actor's last layer is enlarged, as its first outputs are smaller than the tolerance."""
+    trainer = Trainer(kernel_run(**FIXED, **KERNEL_RUNS[name]))
+    for learner in trainer.learners.values():
+        module: Any = learner.module
+        assert module.actor.kernels is not None
+        if name in ("relu", "several tiles"):  # so that each team of warps has several tiles of rows
+            module.actor.kernels.processors = 2
+        with torch.no_grad():
+            last = module.actor_head[0].weight if module.critic else module.heads.weight[: module.means]
+            last.mul_(100)
+    check_against_oracle(trainer, KERNEL_TOLERANCE, KERNEL_TOLERANCE, ends=name != "normalised")
+
+
+@hopper
+def test_runs_with_kernels_resume_identically() -> None:
+    assert_resumes_identically(kernel_run(**KERNEL_RUNS["one trunk"]))
+
+
+@hopper
+def test_copies_of_a_module_have_no_kernels() -> None:
+    """Nor has a module that is given to a run. Gradients of observations come from torch, too."""
+    run = kernel_run(**KERNEL_RUNS["two trunks"])
+    trainer = Trainer(run)
+    mine: Any = trainer.learners["agent"].module
+    copied = copy.deepcopy(mine)
+    assert mine.critic.kernels is not None
+    assert copied.actor.kernels is copied.critic.kernels is None
+    observations = torch.randn(3, 20, 4, device="cuda")
+    starts, state = torch.zeros(3, 20, dtype=torch.bool, device="cuda"), mine.initial_state(20)
+    with torch.no_grad():
+        results = [module(observations, state, starts) for module in (mine, copied)]
+    for computed, expected in zip(*results, strict=True):
+        assert (computed - expected).abs().max() <= KERNEL_TOLERANCE
+    values = mine(observations.requires_grad_(), state, starts)[1]
+    assert torch.autograd.grad(values.sum(), observations)[0].abs().max() > 0
+    flat = {name: value for name, value in run.flat().items() if name not in ("hidden", "memory")}
+    copied.set_kernels(mine.actor.kernels)
+    Trainer(Run.from_flat(flat), modules={"agent": copied})
+    assert copied.actor.kernels is copied.critic.kernels is None
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
+@pytest.mark.parametrize(("hidden", "units"), [*itertools.product(gru_kernels.SIZES, repeat=2)])
+def test_kernels_compile_without_spills_and_fit(hidden: int, units: int) -> None:
+    for features in (1, gru_kernels.MAX_FEATURES):
+        programs, _ = gru_kernels.programs(features, hidden, units, "tanh")
+        for name, program in programs.items():
+            compiled = compile_with_nvrtc(program.source)
+            local = {function: value for function, kind, value in kernel_resources(compiled.cubin) if kind == "local"}
+            assert local[f"kernel_{name}"] == 0
+            assert compiled.log == ""
+            assert program.grid is not None
+            assert program.grid.shared_bytes <= 227 * 1024
