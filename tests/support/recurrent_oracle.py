@@ -1,7 +1,7 @@
 """A policy with memory in float64, unrolled step by step, and comparisons of a trainer with it."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -80,7 +80,18 @@ def started(states: list[Any], starts: Tensor) -> list[Any]:
     return [zeroed(state) for state in states]
 
 
-def check_against_oracle(trainer: Trainer, atol: float, gradient_rtol: float, *, ends: bool) -> None:
+class Tolerance(NamedTuple):
+    """Allowed errors of a policy with memory."""
+
+    outputs: float
+    """Of log-probabilities and values."""
+    gradients: float
+    """In units of the largest gradient of the tensor."""
+    by_layer: bool = False
+    """Whether the unit is the largest of a layer's weights and biases: a bias's may be a sum that cancels."""
+
+
+def check_against_oracle(trainer: Trainer, tolerance: Tolerance, *, ends: bool) -> None:
     oracles = {policy: Oracle(learner) for policy, learner in trainer.learners.items()}
     rows = {policy: learner.policy_rows.rows for policy, learner in trainer.learners.items()}
     starts = {policy: torch.ones(count, dtype=torch.bool) for policy, count in rows.items()}
@@ -89,17 +100,16 @@ def check_against_oracle(trainer: Trainer, atol: float, gradient_rtol: float, *,
         scales = {policy: oracle.normalisation() for policy, oracle in oracles.items()}
         trainer.iterate(1)
         for policy, learner in trainer.learners.items():
-            tolerances = atol, gradient_rtol
-            found = check_policy(learner, trainer, oracles[policy], starts[policy], scales[policy], tolerances)
+            found = check_policy(learner, trainer, oracles[policy], starts[policy], scales[policy], tolerance)
             starts[policy], total = found[0], total + found[1]
     assert total > 0 or not ends
 
 
 def check_policy(
-    learner: Any, trainer: Trainer, oracle: Oracle, starts: Tensor, scale: Any, tolerances: tuple[float, float]
+    learner: Any, trainer: Trainer, oracle: Oracle, starts: Tensor, scale: Any, tolerance: Tolerance
 ) -> tuple[Tensor, int]:
     """Compare a horizon of a policy with the oracle; return starts after it, and the number of ends of episodes."""
-    atol, gradient_rtol = tolerances
+    atol = tolerance.outputs
     storage, rows, horizon = trainer.horizon_env.storage, learner.policy_rows, trainer.config.horizon
     taken = {
         key: rows.take({role: getattr(s, key) for role, s in storage.items()}, 1).cpu()
@@ -151,7 +161,7 @@ def check_policy(
     np.testing.assert_allclose(learner.values[horizon].cpu()[last], values[horizon][last], atol=atol)
     check_returns(learner, taken, values, bootstraps, alive, max(1e-4, 4 * atol))
     observations = features(before_steps, alive, oracle.normalisation())  # the statistics have changed since
-    check_gradient(learner, oracle, observations, masks, before, steps, alive, length, gradient_rtol)
+    check_gradient(learner, oracle, observations, masks, before, steps, alive, length, tolerance)
     return starts, ends
 
 
@@ -187,7 +197,7 @@ def check_gradient(
     steps: list[Tensor],
     alive: Tensor,
     length: int,
-    rtol: float,
+    tolerance: Tolerance,
 ) -> None:
     """Compare the gradient of all sequences, of other weights than acted, with autograd's in float64."""
     samples, algorithm = learner.samples[1], learner.algorithm
@@ -221,6 +231,8 @@ def check_gradient(
             loss = loss + losses[alive[t]].sum()
     grads = torch.autograd.grad(loss, [*weights.values()])
     sizes = [grad.numel() for grad in grads]
+    largest = {key: grad.abs().max() for key, grad in zip(weights, grads, strict=True)}
     for (key, expected), actual in zip(zip(weights, grads, strict=True), torch.split(gradient, sizes), strict=True):
-        largest = expected.abs().max()
-        assert (actual - expected.flatten()).abs().max() <= rtol * largest + 1e-9, key
+        others = [key, key.replace("bias", "weight")] if tolerance.by_layer else [key]
+        scale = max(largest[other] for other in others)
+        assert (actual - expected.flatten()).abs().max() <= tolerance.gradients * scale + 1e-9, key

@@ -19,7 +19,7 @@ from trainers import (
 
 torch = pytest.importorskip("torch")
 
-from recurrent_oracle import FIXED, check_against_oracle, memory_run  # noqa: E402
+from recurrent_oracle import FIXED, Tolerance, check_against_oracle, memory_run  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import gpu_envs  # noqa: E402
@@ -80,7 +80,7 @@ def test_acting_values_and_gradients_are_those_of_unrolled_cells(device: str, na
     their mean: without it the gradients of biases are differences of nearly equal sums.
     """
     trainer = Trainer(memory_run(device, **{**FIXED, **RUNS[name]}))
-    check_against_oracle(trainer, 2e-5, 1e-5, ends=name != "no time limit")
+    check_against_oracle(trainer, Tolerance(2e-5, 1e-5), ends=name != "no time limit")
 
 
 def test_minibatches_have_full_sequences(device: str) -> None:
