@@ -20,7 +20,7 @@ from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.heads import Head
 from gpu_envs.training.horizon import METRICS, MOMENTS, POLICY_METRICS, Advantages, AdvantageStats, Permutation, Target
 from gpu_envs.training.networks import Case
-from gpu_envs.training.observations import RewardScale, Rows, Scale, max_magnitude, update_max_magnitude
+from gpu_envs.training.observations import RewardScale, Rows, Scale, ValueScale, max_magnitude, update_max_magnitude
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import PolicyRows
@@ -239,14 +239,15 @@ class OnPolicyLearner(Learner):
 
     Attributes:
         actions: Actions of the horizon, ``[horizon, rows, width]``. ``log_probs``, ``advantages`` and ``returns`` are
-            ``[horizon, rows]``.
-        values: Values of the observations before each step and after the last, ``[horizon + 1, rows]``.
+            ``[horizon, rows]``; the returns are normalised by ``value_scale``.
+        values: The critic's outputs before each step and after the last, ``[horizon + 1, rows]``.
         samples: Flat training data of the update: observations, and ``Samples``, one row per agent and step.
         indices: The permutation of the samples in the current epoch, or of the sequences; None: the order of the
             horizon.
         minibatch_bounds: Indices at which minibatches start and end.
         scalars: Mean and inverse standard deviation of advantages, entropy weight and clip range, on the device.
         reward_scale: Normalisation of rewards; None: no normalisation.
+        value_scale: Normalisation of returns for the critic; None: no normalisation.
         sequences: Sequences and states of a policy with memory; None: it has no memory.
     """
 
@@ -291,6 +292,8 @@ class OnPolicyLearner(Learner):
         # the sizes of minibatches differ by at most one group
         self.minibatch_bounds = [number * samples // minibatches * size for number in range(minibatches + 1)]
         gradient = algorithm if isinstance(algorithm, PolicyGradient) else None
+        normalises = gradient is not None and gradient.normalise_values
+        self.value_scale = ValueScale(device, args.group) if normalises else None
         clip = 0.0 if gradient is None else gradient.clip_range or 0.0
         self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
         self._normaliser = self.scalars[:2] if gradient is not None and gradient.normalise_advantages else None
@@ -355,14 +358,16 @@ class OnPolicyLearner(Learner):
         if self.sequences is not None:
             self.sequences.starts = self._flags(storage, "starts", slice(None))
         self._compute_values(observations, alive_rows, masks)
-        bootstrap = self._bootstrap(storage, results["terminations"], results["truncations"])
+        bootstrap, values = self._bootstrap(storage, results["terminations"], results["truncations"]), self.values
+        if self.value_scale is not None:
+            bootstrap, values = map(self.value_scale.values, (bootstrap, values))
         if scale is not None:
             sums = {"running": scale.running, **self._reward_sums}
             self._advantage.discounted(**results, alive=alive, gamma=algorithm.gamma, **sums)
             scale.learn(**self._reward_sums)
         self._advantage.compute(
             **results,
-            values=self.values,
+            values=values,
             alive=alive,
             bootstrap=bootstrap,
             gamma=algorithm.gamma,
@@ -373,6 +378,8 @@ class OnPolicyLearner(Learner):
             moments=self._stats.moments,
         )
         self._stats.write(self.metrics, self._normaliser)
+        if self.value_scale is not None:
+            self.returns.copy_(self.value_scale.learn(self.returns, alive))
         flat = Samples(
             actions=self.actions.flatten(0, 1),
             log_probs=self.log_probs.view(-1),
@@ -473,6 +480,7 @@ class OnPolicyLearner(Learner):
             "norm": self._step.norm.clone(),
             "rewards": None if self.reward_scale is None else self.reward_scale.state(),
             **({} if epsilon is None else {"epsilon": epsilon.clone()}),
+            **({} if self.value_scale is None else {"values": self.value_scale.state()}),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -483,3 +491,5 @@ class OnPolicyLearner(Learner):
             self.networks.epsilon.copy_(state["epsilon"])
         if self.reward_scale is not None:
             self.reward_scale.load(state["rewards"])
+        if self.value_scale is not None:
+            self.value_scale.load(state["values"])

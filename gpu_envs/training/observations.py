@@ -289,6 +289,25 @@ class ObservationScale(RunningMoments):
         self.offset.copy_(self.mean)
 
 
+@final
+class ValueScale(RunningMoments):
+    """Normalises returns for a critic, whose outputs therefore have mean 0 and standard deviation 1."""
+
+    def __init__(self, device: str, group: Group | None = None) -> None:
+        super().__init__(1, device, group)
+        self._sums = ColumnSums(device)
+
+    def values(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return values from a critic's outputs."""
+        return outputs / self.inverse + self.mean.float()
+
+    def learn(self, returns: torch.Tensor, alive: torch.Tensor | None) -> torch.Tensor:
+        """Update the statistics by returns, and normalise these; ``alive`` has the same shape. None: all are."""
+        total, squares, count = self._sums.of(returns.view(-1, 1), None if alive is None else alive.reshape(-1))
+        self.add(total, squares, count)
+        return (returns - self.mean.float()) * self.inverse
+
+
 Scale: TypeAlias = ObservationScale | None
 """Normalisation of a policy's observations; None: no normalisation."""
 

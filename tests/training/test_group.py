@@ -43,7 +43,13 @@ DEVICES = {"cpu": "gloo"} | (ON_GPUS if device_count() > 1 else {})
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "kernels": {"fused": None},
-    "one pass": {"algorithm": "a2c", "normalise_observations": True, "normalise_rewards": True, "stagger": True},
+    "one pass": {
+        "algorithm": "a2c",
+        "normalise_observations": True,
+        "normalise_rewards": True,
+        "normalise_values": True,
+        "stagger": True,
+    },
     "continuous": {"env": "Pendulum-v1", "algorithm": "a2c", "normalise_rewards": True},
     "team": {"env": GRID, "algorithm": "a2c", "normalise_observations": True},
     "one policy for a team": {"env": GRID, "algorithm": "a2c", "policies": {"tagger": "all", "runner": "all"}},

@@ -153,10 +153,10 @@ def critic_values(learner: Any, observations: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_inactive_agents_change_nothing(shared: bool, device: str) -> None:
-    settings = {"normalise_observations": True, "normalise_rewards": True, "shared_trunk": shared, "horizon": 24}
-    states, figures = [], []
+    settings = dict.fromkeys(("normalise_observations", "normalise_rewards", "normalise_values"), True)
+    one, states, figures = {"tagger": "one", "runner": "one"}, [], []
     for garbage in (False, True):
-        trainer: Any = Trainer(small_run(device, FIELD, policies={"tagger": "one", "runner": "one"}, **settings))
+        trainer: Any = Trainer(small_run(device, FIELD, policies=one, horizon=24, shared_trunk=shared, **settings))
         for _ in range(2):
             trainer.roll_out()
             if garbage:
@@ -205,6 +205,57 @@ def test_observations_are_normalised_by_earlier_horizons(env: str, device: str) 
         for name in trainer.learners:
             arrays = rollout_of(trainer, name)
             seen[name].append(arrays["observations"][:-1][arrays["alive"]].astype(np.float64))
+
+
+@pytest.mark.parametrize(("env", "algorithm"), [("CartPole-v1", "ppo"), ("Pendulum-v1", "a2c"), (FIELD, "ppo")])
+def test_returns_are_normalised_for_the_critic(env: str, algorithm: str, device: str) -> None:
+    """Advantages and the explained variance are in the units of rewards."""
+    settings = {"algorithm": algorithm, "normalise_values": True, "horizon": 24, "learning_rate": 3e-3}
+    trainer: Any = Trainer(small_run(device, env, **settings))
+    name = next(iter(trainer.learners))
+    learner = trainer.learners[name]
+    seen: list[np.ndarray] = []
+    for _ in range(3):
+        past = np.concatenate(seen) if seen else np.array([-1.0, 1.0])
+        mean, deviation = past.mean(), past.std()
+        trainer.roll_out()
+        learner.finish_rollout(trainer.horizon_env.storage)
+        arrays, outputs = rollout_of(trainer, name), numpy_of(learner.values).astype(np.float64)
+        finals = critic_values(learner, arrays["final_obs"]) * deviation + mean
+        values = outputs * deviation + mean
+        expected = advantages_of(arrays, values, finals, trainer.config)
+        largest = np.abs(arrays["rewards"]).max() + 2 * np.abs(values).max()
+        tolerance = 48 * 16 * EPS * largest * ROUGHER[device]
+        assert np.abs(numpy_of(learner.advantages) - expected).max() <= tolerance
+        alive, returns = arrays["alive"], expected + values[:-1]
+        seen.append(returns[alive])
+        all_returns = np.concatenate(seen)
+        assert learner.value_scale.mean.item() == pytest.approx(all_returns.mean(), rel=1e-4, abs=1e-6)
+        assert learner.value_scale.inverse.item() == pytest.approx(1 / all_returns.std(), rel=1e-4)
+        normalised = (returns - all_returns.mean()) / all_returns.std()
+        np.testing.assert_allclose(numpy_of(learner.returns)[alive], normalised[alive], rtol=1e-3, atol=1e-3)
+        unexplained = expected[alive].var() / returns[alive].var()
+        assert metrics_of(learner)["explained_variance"] == pytest.approx(1 - unexplained, rel=1e-3, abs=1e-3)
+        learner.update()
+
+
+def test_a_critic_with_normalised_returns_learns_them_sooner(device: str) -> None:
+    """Pendulum's returns are about -50 at this discount factor, and the critic's first outputs about 0."""
+    explained = []
+    for normalises in (False, True):
+        settings: dict[str, Any] = {
+            "num_envs": 64,
+            "horizon": 32,
+            "gamma": 0.9,
+            "stagger": True,
+            "normalise_observations": True,
+        }
+        settings |= {"hidden": (32, 32), "epochs": 4, "minibatches": 4}
+        trainer = Trainer(small_run(device, "Pendulum-v1", normalise_values=normalises, **settings))
+        trainer.iterate(40)
+        explained.append(metrics_of(trainer.learners["agent"])["explained_variance"])
+    assert explained[0] < 0.5
+    assert explained[1] > 0.8
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", FIELD])

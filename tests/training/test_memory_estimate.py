@@ -28,7 +28,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "one pass": {"algorithm": "a2c"},
     "values of choices": {"algorithm": "pqn"},
-    "normalised": {"normalise_observations": True, "normalise_rewards": True, "stagger": True},
+    "normalised": {
+        "normalise_observations": True,
+        "normalise_rewards": True,
+        "normalise_values": True,
+        "stagger": True,
+    },
     "continuous": {"env": "Pendulum-v1", "params": {"max_episode_steps": 50}},
     "separate parameters": {"params": {"length": True}},
     "beyond the limit": {"params": {"max_episode_steps": 10}},

@@ -34,6 +34,7 @@ UPDATING: Mapping[str, Any] = {
     "normalise_advantages": False,
     "normalise_observations": True,
     "normalise_rewards": True,
+    "normalise_values": True,
 }
 """Settings without an effect before the first update, with another value for each."""
 

@@ -37,7 +37,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "seeds": ("CartPole-v1", {"stagger": True}, {}),
     "numbers": ("CartPole-v1", {}, NUMBERS),
     "distributions": ("CartPole-v1", {}, {"env.pole_mass": [f"uniform:0.05:{high}" for high in (0.1, 0.2, 0.4)]}),
-    "normalised": ("Pendulum-v1", {"normalise_observations": True, "normalise_rewards": True}, {"gamma": [0.9, 0.99]}),
+    "normalised": (
+        "Pendulum-v1",
+        {"normalise_observations": True, "normalise_rewards": True, "normalise_values": True},
+        {"gamma": [0.9, 0.99]},
+    ),
     "a2c": ("CartPole-v1", {"algorithm": "a2c", "gae_lambda": 0.9}, {"learning_rate": [1e-3, 1e-2]}),
     "team": ("TagGridWorld-v0", {"normalise_observations": True}, {"learning_rate": [1e-3, 1e-2]}),
     "against random": ("TagGridWorld-v0", {"policies": {"runner": "random"}}, {"gamma": [0.9, 0.99]}),

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 # --- learning ---
 
-NORMALISED = {"normalise_observations": True, "normalise_rewards": True}
+NORMALISED = {"normalise_observations": True, "normalise_rewards": True, "normalise_values": True}
 
 LEARNT: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"num_envs": 128, "gamma": 0.98, "total_steps": 40_000, "seed": 1},

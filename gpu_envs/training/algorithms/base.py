@@ -90,6 +90,8 @@ class PolicyGradient(OnPolicy, abc.ABC):
     """Weight of the entropy bonus: a number, or a schedule of progress:value points."""
     normalise_advantages: bool = setting(True)
     """Whether the advantages of a rollout are normalised to mean 0 and standard deviation 1."""
+    normalise_values: bool = setting(False)
+    """Whether the critic learns returns of mean 0 and standard deviation 1, by running statistics, as in MAPPO."""
     sequence_length: int | None = setting(None, automatic=True, minimum=1, maximum=MAX_COUNT)
     """Steps of backpropagation through time of a policy with memory, a divisor of the horizon; None: the horizon."""
 

@@ -26,7 +26,7 @@ TOTALS = len(SUMS)
 
 LEARNER_SETTINGS = (
     *("learning_rate", "gamma", "max_grad_norm", "gae_lambda", "normalise_rewards", "epochs", "minibatches"),
-    *("normalise_advantages", "target_kl", "epsilon"),
+    *("normalise_advantages", "normalise_values", "target_kl", "epsilon"),
 )
 """Settings of on-policy algorithms outside of networks and losses: every engine supports them."""
 
