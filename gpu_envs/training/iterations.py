@@ -340,7 +340,7 @@ class Iterations:
         return DivergedError(
             f"iteration {iteration}: {source} of the policy {policy!r} contain NaN or infinity; "
             f"{f'the last good checkpoint is {saved}' if saved else 'there is no checkpoint'}; a lower learning_rate, "
-            "or normalise_observations and normalise_rewards, often help"
+            "or normalise_observations, and normalise_rewards or normalise_values, often help"
         )
 
     def describe(self) -> dict[str, Any]:

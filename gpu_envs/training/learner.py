@@ -239,7 +239,7 @@ class OnPolicyLearner(Learner):
 
     Attributes:
         actions: Actions of the horizon, ``[horizon, rows, width]``. ``log_probs``, ``advantages`` and ``returns`` are
-            ``[horizon, rows]``; the returns are normalised by ``value_scale``.
+            ``[horizon, rows]``; the returns are normalised by ``value_scale``, if there is one.
         values: The critic's outputs before each step and after the last, ``[horizon + 1, rows]``.
         samples: Flat training data of the update: observations, and ``Samples``, one row per agent and step.
         indices: The permutation of the samples in the current epoch, or of the sequences; None: the order of the
@@ -379,7 +379,7 @@ class OnPolicyLearner(Learner):
         )
         self._stats.write(self.metrics, self._normaliser)
         if self.value_scale is not None:
-            self.returns.copy_(self.value_scale.learn(self.returns, alive))
+            self.value_scale.learn(self.returns, alive)
         flat = Samples(
             actions=self.actions.flatten(0, 1),
             log_probs=self.log_probs.view(-1),

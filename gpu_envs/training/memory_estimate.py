@@ -78,7 +78,6 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
         shape = head, "meta", policy_config.network.state_size
         stored += _bytes_per_replica(sample_arrays(algorithm, horizon, n * rows, *shape).values() for n in (1, 2))
         stored += 4 * rows * algorithm.normalise_rewards
-        stored += 4 * rows * (horizon + 1) * getattr(algorithm, "normalise_values", False)
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 
 

@@ -19,8 +19,6 @@ MAX_SMALL_FEATURES = 64
 OBSERVATION_LIMIT = 10.0
 """Absolute value at which normalised observations are clipped."""
 
-_MIN_VARIANCE = 1e-8
-
 _MAX_SUM_THREADS = {True: 2**17, False: 2**12}
 """Maximum threads that sum columns, by whether the device is a GPU."""
 
@@ -171,6 +169,8 @@ class RunningMoments:
 
     saved: ClassVar[tuple[str, ...]] = ("mean", "variance", "count")
     """Names of the tensors that make up the state."""
+    min_variance: ClassVar[float] = 1e-8
+    """Minimum of the variance by which numbers are scaled."""
 
     def __init__(self, columns: int, device: str, group: Group | None = None) -> None:
         """Allocate statistics of mean 0 and standard deviation 1, which the first samples replace."""
@@ -200,7 +200,7 @@ class RunningMoments:
 
     def refresh(self) -> None:
         """Recompute the inverse standard deviation from the statistics."""
-        self.inverse.copy_(self.variance.clamp(min=_MIN_VARIANCE).rsqrt())
+        self.inverse.copy_(self.variance.clamp(min=self.min_variance).rsqrt())
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies of the statistics."""
@@ -291,7 +291,9 @@ class ObservationScale(RunningMoments):
 
 @final
 class ValueScale(RunningMoments):
-    """Normalises returns for a critic, whose outputs therefore have mean 0 and standard deviation 1."""
+    """Normalises returns for a critic, by the mean and the standard deviation of the returns of all updates so far."""
+
+    min_variance = 1e-2
 
     def __init__(self, device: str, group: Group | None = None) -> None:
         super().__init__(1, device, group)
@@ -299,13 +301,13 @@ class ValueScale(RunningMoments):
 
     def values(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return values from a critic's outputs."""
-        return outputs / self.inverse + self.mean.float()
+        return torch.addcdiv(self.mean.float(), outputs, self.inverse)
 
-    def learn(self, returns: torch.Tensor, alive: torch.Tensor | None) -> torch.Tensor:
-        """Update the statistics by returns, and normalise these; ``alive`` has the same shape. None: all are."""
+    def learn(self, returns: torch.Tensor, alive: torch.Tensor | None) -> None:
+        """Update the statistics by returns, and normalise these in place; ``alive`` is of the same shape, or None."""
         total, squares, count = self._sums.of(returns.view(-1, 1), None if alive is None else alive.reshape(-1))
         self.add(total, squares, count)
-        return (returns - self.mean.float()) * self.inverse
+        returns.sub_(self.mean.float()).mul_(self.inverse)
 
 
 Scale: TypeAlias = ObservationScale | None

@@ -61,6 +61,7 @@ def settings_of(random: Random, device: str) -> dict[str, Any]:
         "normalise_observations": random.random() < 0.4,
         "normalise_rewards": random.random() < 0.3,
         "normalise_advantages": random.random() < 0.7,
+        "normalise_values": random.random() < 0.3,
         "gae_lambda": random.random(),
         "value_clip": random.choice((None, 0.2)),
         "value_weight": random.uniform(0.2, 2.0),

@@ -142,8 +142,8 @@ def test_updates_match_one_process(parts: Any, name: str) -> None:
         found = first["state"]["learners"][policy]
         for tensor, value in kept["module"].items():
             torch.testing.assert_close(found["module"][tensor], value, rtol=1e-3, atol=2e-5)
-        for scale in ("observations", "rewards"):
-            if kept[scale] is not None:
+        for scale in ("observations", "rewards", "values"):
+            if kept.get(scale) is not None:
                 for part in ("mean", "variance", "count"):
                     torch.testing.assert_close(found[scale][part], kept[scale][part], rtol=1e-5, atol=1e-6)
     for each in (first, *others):

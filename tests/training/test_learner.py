@@ -207,11 +207,18 @@ def test_observations_are_normalised_by_earlier_horizons(env: str, device: str) 
             seen[name].append(arrays["observations"][:-1][arrays["alive"]].astype(np.float64))
 
 
-@pytest.mark.parametrize(("env", "algorithm"), [("CartPole-v1", "ppo"), ("Pendulum-v1", "a2c"), (FIELD, "ppo")])
-def test_returns_are_normalised_for_the_critic(env: str, algorithm: str, device: str) -> None:
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        ("CartPole-v1", {"params": {"max_episode_steps": 24}}),
+        ("CartPole-v1", {"params": {"max_episode_steps": None}}),
+        ("Pendulum-v1", {"algorithm": "a2c"}),
+        (FIELD, {}),
+    ],
+)
+def test_returns_are_normalised_for_the_critic(env: str, settings: dict[str, Any], device: str) -> None:
     """Advantages and the explained variance are in the units of rewards."""
-    settings = {"algorithm": algorithm, "normalise_values": True, "horizon": 24, "learning_rate": 3e-3}
-    trainer: Any = Trainer(small_run(device, env, **settings))
+    trainer: Any = Trainer(small_run(device, env, normalise_values=True, horizon=24, learning_rate=3e-3, **settings))
     name = next(iter(trainer.learners))
     learner = trainer.learners[name]
     seen: list[np.ndarray] = []

@@ -37,7 +37,12 @@ from gpu_envs.training.record import checkpoint  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 RUNS: Mapping[str, Mapping[str, Any]] = {
-    "normalised": {"normalise_observations": True, "normalise_rewards": True, "learning_rate": "0:0.01,1:0"},
+    "normalised": {
+        "normalise_observations": True,
+        "normalise_rewards": True,
+        "normalise_values": True,
+        "learning_rate": "0:0.01,1:0",
+    },
     "box": {"env": "Pendulum-v1", "stagger": True, "target_kl": 0.01, "entropy_weight": "0:0.1,0.1:0"},
     "box in bf16": {"env": "Pendulum-v1", "precision": "bf16"},
     "team": {"env": GRID, "policies": {"tagger_1": "odd", "runner": "random"}, "shared_trunk": True},
@@ -292,6 +297,7 @@ def test_nan_weights_are_reported(tmp_path: Path) -> None:
         ({}, {"policies": {"agent": "mine"}}, "mine: "),
         ({}, {"normalise_observations": True}, "normalise_observations: this run has True"),
         ({}, {"normalise_rewards": True}, "normalise_rewards: this run has True"),
+        ({}, {"normalise_values": True}, "normalise_values: this run has True"),
         ({"env": GRID, "policies": {"runner": "random"}}, {"env": GRID}, "runner"),
         (
             {"env": GRID, "tagger.normalise_rewards": True},

@@ -83,7 +83,7 @@ class PolicyGradient(OnPolicy, abc.ABC):
     actions: ClassVar[tuple[str, ...]] = ("discrete", "box")
 
     value_clip: float | None = setting(None, minimum=0.0, maximum=1e9, exclusive_minimum=True)
-    """Clip range of the value loss: largest change of a value in an update; None: no limit."""
+    """Clip range of the value loss: largest change of the critic's output in an update; None: no limit."""
     value_weight: float = setting(0.5, minimum=0.0, maximum=1e6)
     """Weight of the value loss."""
     entropy_weight: Schedule | str | float = setting(Schedule.of(0.0), resume=True)
@@ -91,7 +91,7 @@ class PolicyGradient(OnPolicy, abc.ABC):
     normalise_advantages: bool = setting(True)
     """Whether the advantages of a rollout are normalised to mean 0 and standard deviation 1."""
     normalise_values: bool = setting(False)
-    """Whether the critic learns returns of mean 0 and standard deviation 1, by running statistics, as in MAPPO."""
+    """Whether the critic learns returns minus their running mean, divided by their running standard deviation."""
     sequence_length: int | None = setting(None, automatic=True, minimum=1, maximum=MAX_COUNT)
     """Steps of backpropagation through time of a policy with memory, a divisor of the horizon; None: the horizon."""
 

@@ -44,9 +44,9 @@ class Samples:
     advantages: Tensor
     """[M], the advantages."""
     returns: Tensor
-    """[M], targets of the values."""
+    """[M], targets of the critic."""
     values: Tensor
-    """[M], values when the policy acted."""
+    """[M], the critic's outputs when the policy acted."""
     alive: Tensor | None = None
     """[M], whether the agent was active; None: all were."""
     action_mask: Tensor | None = None
