@@ -170,7 +170,7 @@ class RunningMoments:
     saved: ClassVar[tuple[str, ...]] = ("mean", "variance", "count")
     """Names of the tensors that make up the state."""
     min_variance: ClassVar[float] = 1e-8
-    """Minimum of the variance by which numbers are scaled."""
+    """Lower limit of the variance when numbers are scaled."""
 
     def __init__(self, columns: int, device: str, group: Group | None = None) -> None:
         """Allocate statistics of mean 0 and standard deviation 1, which the first samples replace."""

@@ -54,7 +54,8 @@ class Recurrence(NamedTuple):
     def run(self, module: RecurrentModule, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return a module's results for observations ``[steps * rows, features]``, with steps and rows flattened."""
         rows = len(self.state)
-        state = self.state if isinstance(module, RecurrentPolicy) else self.first_state(module)
+        sets_itself = isinstance(module, RecurrentPolicy)  # to zero, where an episode starts
+        state = self.state if sets_itself else self.first_state(module)
         by_step = observations.view(-1, rows, observations.shape[1]), state
         parameters, values, state = module(*by_step, self.starts.view(-1, rows))
         return parameters.flatten(0, 1), values.flatten(0, 1), state
@@ -62,7 +63,7 @@ class Recurrence(NamedTuple):
 
 @final
 class RecurrentTrunk(nn.Module):
-    """Hidden layers, and a GRU or an LSTM, whose state before a first step of an episode is zero, whatever is given.
+    """Hidden layers, and a GRU or an LSTM; where an episode starts, its state is set to zero.
 
     Attributes:
         kernels: Computes the results of ``forward`` on a GPU; None: torch does. Copies of the module have none.

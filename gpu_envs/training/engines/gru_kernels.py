@@ -30,7 +30,7 @@ _UNITS_OF_WARP, _TEAMS = 16, 4
 _BACKWARD_WARPS = 4
 """Warps of a block of ``backward``, limited by shared memory."""
 _ROWS = 16
-"""Rows of a team of warps."""
+"""Rows that a team of warps takes through all steps."""
 
 _MEMBERS: tuple[Any, ...] = (
     *(("Index", name) for name in ("rows", "steps")),
@@ -123,7 +123,7 @@ class GruKernels:
     def __call__(
         self, trunk: RecurrentTrunk, observations: Tensor, state: Tensor, starts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the results of ``RecurrentTrunk.forward``; gradients are those of the weights only."""
+        """Return the results of ``RecurrentTrunk.forward``; only the weights get gradients."""
         first, cell = trunk.hidden[0], trunk.cell
         weights = first.weight, first.bias, cell.weight_ih, cell.bias_ih, cell.weight_hh, cell.bias_hh
         run: Any = _Sequence.apply  # untyped

@@ -47,7 +47,7 @@ MAX_FEATURES = 64
 MAX_PARAMETERS = 32
 
 _MANY_RUNS = 32
-"""With at least so many runs, one block takes a run's optimiser step, however many rows of partial sums it adds."""
+"""From this number of runs on, one block always takes a run's optimiser step, even if it adds many partial sums."""
 
 
 @final

@@ -5,8 +5,7 @@
 //
 // A team of warps takes 16 rows through all steps. Each warp has 16 units: their states are in its registers, in the
 // layout of tensor_core.cuh, and the team exchanges factors of products through shared memory. There are also the
-// weights, in the order in which products read them. Loops over products are not unrolled fully: a step's instructions
-// must fit into their cache.
+// weights, in the order of the products' reads. Loops over products are not unrolled fully: it would be slower.
 //
 // Generated before it: FEATURES, HIDDEN (y's columns), UNITS (h's columns), IS_TANH (otherwise relu) and WARPS.
 
@@ -152,7 +151,7 @@ template <int N> FN void store_rows(float* to, int stride, int column, const flo
     }
 }
 
-// What a step of two rows reads: observations, and whether an episode starts.
+// Inputs of a step, for a thread's two rows: observations, and whether an episode starts.
 struct StepInputs {
     float x[INPUTS / 8][4];
     bool  starts[2];
@@ -292,7 +291,7 @@ template <int N> struct ColumnSums {
     }
 };
 
-// What the backward pass of a step reads.
+// Inputs of the backward pass of a step.
 struct StepBefore {
     StepInputs inputs;
     float      h[OWN][4], grad[OWN][4];  // the state before it, and the gradient of the state after it
