@@ -14,11 +14,13 @@ SEEDS = 5
 STACKS = (1, 4, 8)
 """Numbers of observations that feed-forward policies see."""
 
-MAZES = ((20, 32), (50, 64))
-"""Lengths of T-mazes, and steps of a horizon, which is a sequence."""
+MAZES = ((20, {"horizon": 32}), (50, {"horizon": 64, "total_steps": 100_000_000, "target_return": None}))
+"""Lengths of T-mazes, and settings that suit them; a horizon is a sequence."""
 
 TAG = {"num_other_agents_observed": 1, "observe_speeds": False}
 """Parameters of TagContinuous: taggers observe one other agent, and no speeds."""
+TAG_MEMORY = {"hidden": (64,), "memory": "gru:64", "precision": "tf32"}
+"""The network of taggers with memory, in place of the preset's of 256 x 256."""
 
 
 def recurrent(plan: TrainingPlan) -> dict[str, Any]:
@@ -69,9 +71,9 @@ def cartpole(plan: TrainingPlan) -> dict[str, Any]:
 def mazes(plan: TrainingPlan) -> dict[str, Any]:
     """Train in T-mazes with and without memory; evaluated is the share of episodes that end on the correct side."""
     results = {}
-    for length, horizon in MAZES:
+    for length, suited in MAZES:
         for what, memory in (("memory", {}), ("no memory", {"memory": None})):
-            settings = {"params": {"length": length}, "horizon": horizon, **memory}
+            settings = {"params": {"length": length}, **suited, **memory}
             name = f"{length}, {what}"
             results[name] = _train(plan, "TMaze-v0", f"length {name}", "agent", "correct", **settings)
     return results
@@ -82,6 +84,6 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
     taggers = dict(preset("TagContinuous-v0", "taggers"))
     taggers["params"] = {**taggers.get("params", {}), **TAG}
     results = {}
-    for what, memory in (("memory", "gru:64"), ("no memory", None)):
-        results[what] = _train(plan, "TagContinuous-v0", what, "runner", "survival", **taggers, memory=memory)
+    for what, network in (("memory", TAG_MEMORY), ("no memory", {})):
+        results[what] = _train(plan, "TagContinuous-v0", what, "runner", "survival", **{**taggers, **network})
     return results

@@ -25,10 +25,8 @@ MAX_FEATURES = 32
 """Maximum features of observations, limited by shared memory."""
 
 _ACTIVATIONS = ("tanh", "relu")
-_UNITS_OF_WARP, _TEAMS = 16, 4
-"""Units of a warp, and in ``forward`` teams of warps of a block."""
-_BACKWARD_WARPS = 4
-"""Warps of a block of ``backward``, limited by shared memory."""
+_WARPS = 8
+"""Warps of a block, limited by registers."""
 _ROWS = 16
 """Rows that a team of warps takes through all steps."""
 
@@ -89,16 +87,15 @@ def missing_support(case: Case) -> str:
 def programs(features: int, hidden: int, units: int, activation: str) -> tuple[dict[str, Program], dict[str, int]]:
     """Return the programs of ``forward`` and ``backward``, and sizes of the arrays that ``backward`` writes."""
     found, dimensions = {}, {"features": features, "hidden": hidden, "units": units, "gates": 3 * units}
-    forward_warps = _TEAMS * units // _UNITS_OF_WARP
-    for name, call, warps in (("forward", _FORWARD, forward_warps), ("backward", _BACKWARD, _BACKWARD_WARPS)):
+    for name, call in (("forward", _FORWARD), ("backward", _BACKWARD)):
         text = [
-            f"constexpr int FEATURES = {features}, HIDDEN = {hidden}, UNITS = {units}, WARPS = {warps};",
+            f"constexpr int FEATURES = {features}, HIDDEN = {hidden}, UNITS = {units}, WARPS = {_WARPS};",
             f"constexpr bool IS_TANH = {str(activation == 'tanh').lower()};",
         ]
         parts: list[Part] = ["training/common/tensor_core.cuh", ("shape", "\n".join(text)), f"training/{HEADER}"]
         expressions = {size: size.upper() for size in ("gradient_columns", "factor_columns", "sum_columns", "teams")}
         sizes = sizes_of(parts, KernelSettings(), expressions | {"bytes": f"sizeof({name.title()}Memory)"})
-        grid = Grid(threads=warps * 32, replicas=1, shared_bytes=sizes.pop("bytes"))
+        grid = Grid(threads=_WARPS * 32, replicas=1, shared_bytes=sizes.pop("bytes"))
         settings = KernelSettings(sizes=dimensions)
         found[name] = block_program(parts, {name: call}, settings, grid, "THREADS, 1")
     return found, sizes

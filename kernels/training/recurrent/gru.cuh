@@ -3,24 +3,23 @@
 // y = activation(W x + b), h' = n + z (h - n), where r = sigmoid(W_ir y + W_hr h), z = sigmoid(W_iz y + W_hz h) and
 // n = tanh(W_in y + r (W_hn h)); all of these products have biases. h is zero where an episode starts.
 //
-// A team of warps takes 16 rows through all steps. Each warp has 16 units: their states are in its registers, in the
-// layout of tensor_core.cuh, and the team exchanges factors of products through shared memory. There are also the
-// weights, in the order of the products' reads. Loops over products are not unrolled fully: it would be slower.
+// A team of warps takes tiles of 16 rows through all steps. A warp has some units: their states and weights are in its
+// registers, in the layout of tensor_core.cuh, and the team exchanges factors of products through shared memory. There
+// are also transposed weights, for which no registers are left.
 //
 // Generated before it: FEATURES, HIDDEN (y's columns), UNITS (h's columns), IS_TANH (otherwise relu) and WARPS.
 
-#define UNROLL_BY_2 _Pragma("unroll 2")
-#define UNROLL_BY_4 _Pragma("unroll 4")
-
 using Arithmetic = Tf32;
 using Left       = Arithmetic::Left;
+using Right      = Arithmetic::Right;
 
 constexpr int THREADS = WARPS * WARP;
 constexpr int INPUTS  = (FEATURES + 7) / 8 * 8;
-constexpr int OWN     = 2;  // groups of 8 units of a warp
+constexpr int OWN     = 1;  // groups of 8 units of a warp
 constexpr int TEAM    = UNITS / 8 / OWN, TEAMS = WARPS / TEAM;
-constexpr int OWN_Y   = HIDDEN / 8 / TEAM;  // groups of 8 columns of y of a warp
-static_assert(WARPS % TEAM == 0 && OWN_Y > 0);
+constexpr int OWN_Y   = HIDDEN > 8 * TEAM ? HIDDEN / 8 / TEAM : 1;  // groups of 8 columns of y of a warp
+static_assert(WARPS % TEAM == 0);
+constexpr int TILES = 2;  // that a team takes through `forward` at once
 
 enum Gate : int { RESET_GATE, UPDATE_GATE, NEW_GATE, GATES, NEW_FROM_STATE = GATES, BIASES };
 // Columns of the matrices from whose product the weights' gradients follow, and of the sums of the biases' gradients.
@@ -40,84 +39,97 @@ template <int COLUMNS> struct Exchange {
     }
 };
 
-struct Weights {
-    alignas(16) float first[INPUTS * HIDDEN];
-    float of_input[GATES][HIDDEN * UNITS], of_state[GATES][UNITS * UNITS];
-    float bias_1[HIDDEN], bias[BIASES][UNITS];
-};
-struct TransposedWeights {
-    alignas(16) float of_input[GATES][UNITS * HIDDEN];
-    float of_state[GATES][UNITS * UNITS];
-};
 struct Inputs {
     Exchange<HIDDEN> y;
     Exchange<UNITS>  states;
 };
-struct ForwardMemory {
-    Weights weights;
-    Inputs  inputs[TEAMS][2];  // of even and of odd steps
-};
-struct BackwardMemory {
-    Weights           weights;
-    TransposedWeights transposed;
-    Inputs            inputs[TEAMS];
-    Exchange<UNITS>   gradients[TEAMS][BIASES];
+using ForwardMemory = Inputs[TEAMS][2][TILES];
+struct BackwardMemory {  // the weights are transposed
+    alignas(16) float of_input[GATES][UNITS * HIDDEN];
+    float           of_state[GATES][UNITS * UNITS];
+    Inputs          inputs[TEAMS][1];
+    Exchange<UNITS> gradients[TEAMS][BIASES];
 };
 
 FN int  team_of_block()   { return thread_rank() / WARP / TEAM; }
 FN int  member_of_team()  { return thread_rank() / WARP % TEAM; }
+// The first group of a warp's columns of y. Warps of a team that are left over compute columns of others again.
+FN int  group_of_y()      { return member_of_team() * OWN_Y % (HIDDEN / 8); }
+FN bool has_own_y()       { return member_of_team() * OWN_Y < HIDDEN / 8; }
 FN void team_barrier() {
     asm volatile("bar.sync %0, %1;" ::"r"(team_of_block() + 1), "n"(TEAM * WARP) : "memory");
 }
 
-// The place of a weight in the order of products' reads: 8 inputs of an output, then as many of the next output.
-FN constexpr int place_of(int in, int out, int outs) { return (in / 8 * outs + out) * 8 + in % 8; }
+FN int first_column() { return warp_lane() % 4 * 2; }
 
-// Copies a matrix [OUT, IN]; also its transpose, unless that is null. All threads call it.
-template <int IN, int OUT> FN void pack(float* packed, float* transposed, const float* weights) {
-    constexpr int padded = (IN + 7) / 8 * 8, at_once = 16;
-    for (int first = thread_rank(); first < padded * OUT; first += at_once * THREADS) {
-        float loaded[at_once];
+// A warp's columns of the weights [OUT, IN] and of the biases, as a thread needs them for products.
+struct Weights {
+    Right first[INPUTS / 8][OWN_Y], of_input[HIDDEN / 8][GATES][OWN], of_state[UNITS / 8][GATES][OWN];
+    float bias_1[OWN_Y][2], bias[BIASES][OWN][2];
+
+    template <int IN, int N> FN static void load(Right (&right)[N], const float* weights, int step, int group) {
         UNROLL
-        for (int k = 0; k < at_once; ++k) {
-            const int e = first + k * THREADS, in = e % padded, out = e / padded;
-            loaded[k]   = out < OUT && in < IN ? weights[out * IN + in] : 0.0f;
-        }
-        UNROLL
-        for (int k = 0; k < at_once; ++k) {
-            const int e = first + k * THREADS, in = e % padded, out = e / padded;
-            if (out >= OUT) continue;
-            packed[place_of(in, out, OUT)] = Arithmetic::stored(loaded[k]);
-            if (transposed != nullptr) transposed[place_of(out, in, IN)] = Arithmetic::stored(loaded[k]);
+        for (int j = 0; j < N; ++j) {
+            const float* const row = weights + (8 * (group + j) + warp_lane() / 4) * IN;
+            UNROLL
+            for (int p = 0; p < 2; ++p) {
+                const int in  = 8 * step + first_column() + p;
+                right[j].x[p] = in < IN ? Arithmetic::rounded(row[in]) : 0;
+            }
         }
     }
-}
 
-template <class Call> FN void load(Weights& to, TransposedWeights* transposed, const Call& call) {
-    pack<FEATURES, HIDDEN>(to.first, nullptr, call.weight_1);
-    for (int gate = 0; gate < GATES; ++gate) {
-        const bool both = transposed != nullptr;
-        pack<HIDDEN, UNITS>(to.of_input[gate], both ? transposed->of_input[gate] : nullptr,
-                            call.weight_ih + gate * UNITS * HIDDEN);
-        pack<UNITS, UNITS>(to.of_state[gate], both ? transposed->of_state[gate] : nullptr,
-                           call.weight_hh + gate * UNITS * UNITS);
+    template <class Call> FN explicit Weights(const Call& call) {
+        const int group = member_of_team() * OWN, group_y = group_of_y();
+        UNROLL
+        for (int step = 0; step < INPUTS / 8; ++step) load<FEATURES>(first[step], call.weight_1, step, group_y);
+        UNROLL
+        for (int gate = 0; gate < GATES; ++gate) {
+            const int group_of_gate = gate * UNITS / 8 + group;
+            UNROLL
+            for (int step = 0; step < HIDDEN / 8; ++step)
+                load<HIDDEN>(of_input[step][gate], call.weight_ih, step, group_of_gate);
+            UNROLL
+            for (int step = 0; step < UNITS / 8; ++step)
+                load<UNITS>(of_state[step][gate], call.weight_hh, step, group_of_gate);
+        }
+        UNROLL
+        for (int p = 0; p < 2; ++p) {
+            UNROLL
+            for (int j = 0; j < OWN_Y; ++j) bias_1[j][p] = call.bias_1[8 * (group_y + j) + first_column() + p];
+            UNROLL
+            for (int j = 0; j < OWN; ++j) {
+                const int          unit     = 8 * (group + j) + first_column() + p;
+                const float* const of_input = call.bias_ih + unit;
+                const float* const of_state = call.bias_hh + unit;
+                bias[RESET_GATE][j][p]      = of_input[RESET_GATE * UNITS] + of_state[RESET_GATE * UNITS];
+                bias[UPDATE_GATE][j][p]     = of_input[UPDATE_GATE * UNITS] + of_state[UPDATE_GATE * UNITS];
+                bias[NEW_GATE][j][p]        = of_input[NEW_GATE * UNITS];
+                bias[NEW_FROM_STATE][j][p]  = of_state[NEW_GATE * UNITS];
+            }
+        }
     }
-    for (int j = thread_rank(); j < HIDDEN; j += THREADS) to.bias_1[j] = call.bias_1[j];
-    for (int j = thread_rank(); j < UNITS; j += THREADS) {
-        const float* const of_input = call.bias_ih + j;
-        const float* const of_state = call.bias_hh + j;
-        to.bias[RESET_GATE][j]          = of_input[RESET_GATE * UNITS] + of_state[RESET_GATE * UNITS];
-        to.bias[UPDATE_GATE][j]         = of_input[UPDATE_GATE * UNITS] + of_state[UPDATE_GATE * UNITS];
-        to.bias[NEW_GATE][j]            = of_input[NEW_GATE * UNITS];
-        to.bias[NEW_FROM_STATE][j] = of_state[NEW_GATE * UNITS];
+};
+
+// Copies a matrix [OUT, IN] in the order in which products with its transpose read it: 8 outputs of an input, then as
+// many of the next input. All threads call it.
+template <int OUT, int IN> FN void transpose(float (&to)[OUT * IN], const float* weights) {
+    constexpr int each = OUT * IN / THREADS;
+    float         loaded[each];
+    UNROLL
+    for (int k = 0; k < each; ++k) {
+        const int e = k * THREADS + thread_rank();
+        loaded[k]   = weights[(e / (8 * IN) * 8 + e % 8) * IN + e / 8 % IN];
     }
-    block_barrier();
+    UNROLL
+    for (int k = 0; k < each; ++k) to[k * THREADS + thread_rank()] = Arithmetic::stored(loaded[k]);
 }
 
 // A thread's two of a warp's 16 rows.
 struct TwoRows {
     Index row[2];
     bool  exists[2];
+    TwoRows() = default;
     FN TwoRows(Index tile, Index rows) {
         FOR_BOTH_ROWS(h) {
             row[h]    = tile * WARP_ROWS + warp_lane() / 4 + 8 * h;
@@ -125,8 +137,6 @@ struct TwoRows {
         }
     }
 };
-
-FN int first_column() { return warp_lane() % 4 * 2; }
 
 // Loads a thread's numbers of 8 N columns from `column` on, of rows of `stride` floats; zeros if they do not exist.
 template <int N>
@@ -169,30 +179,32 @@ struct StepInputs {
 template <int N> FN void clear_started(float (&c)[N][4], const bool (&starts)[2]) {
     FOR_EACH_NUMBER(j, q, N) c[j][q] = starts[q / 2] ? 0.0f : c[j][q];
 }
-template <int N> FN void gather(Left (&left)[N], const float (&c)[N][4]) {
+// c += left (8 columns of the depth) times weights, of N groups of columns.
+template <int N> FN void add_product(float (&c)[N][4], const Left& left, const Right (&right)[N]) {
     UNROLL
-    for (int j = 0; j < N; ++j) left[j] = Arithmetic::gather(c + j);
+    for (int j = 0; j < N; ++j) Arithmetic::add_product(c[j], left, right[j]);
 }
-// c += left (8 columns, group `step` of the depth) times packed weights, the groups of columns from `from` on of OUTS.
+// The same with transposed weights of OUTS columns, of which the first is that of group `from`.
 template <int OUTS, int N>
-FN void add_product(float (&c)[N][4], const Left& left, const float* weights, int step, int from = 0) {
+FN void add_product(float (&c)[N][4], const Left& left, const float* weights, int step, int from) {
     UNROLL
     for (int j = 0; j < N; ++j) {
         const float* const at = weights + ((step * (OUTS / 8) + from + j) * 8 + warp_lane() / 4) * 8;
         Arithmetic::add_product(c[j], left, Arithmetic::weight(at + first_column()));
     }
 }
+template <int N> FN void set_to(float (&c)[N][4], const float (&bias)[N][2]) {
+    FOR_EACH_NUMBER(j, q, N) c[j][q] = bias[j][q % 2];
+}
 
 FN float sigmoid(float x) { return fma(0.5f, approximate_tanh(0.5f * x), 0.5f); }
 
 // A warp's columns of y.
 FN void first_layer(float (&y)[OWN_Y][4], const Weights& weights, const StepInputs& inputs) {
-    Left      x[INPUTS / 8];
-    const int from = member_of_team() * OWN_Y;
-    gather(x, inputs.x);
-    set_to_bias(y, weights.bias_1 + 8 * from, warp_lane());
+    set_to(y, weights.bias_1);
     UNROLL
-    for (int step = 0; step < INPUTS / 8; ++step) add_product<HIDDEN>(y, x[step], weights.first, step, from);
+    for (int step = 0; step < INPUTS / 8; ++step)
+        add_product(y, Arithmetic::gather(inputs.x + step), weights.first[step]);
     FOR_EACH_NUMBER(j, q, OWN_Y) y[j][q] = IS_TANH ? approximate_tanh(y[j][q]) : fast_maximum(y[j][q], 0.0f);
 }
 
@@ -200,71 +212,109 @@ FN void first_layer(float (&y)[OWN_Y][4], const Weights& weights, const StepInpu
 struct Gates {
     float reset[OWN][4], update[OWN][4], next[OWN][4], of_state[OWN][4];
 
-    FN Gates(const Weights& weights, const Inputs& inputs) {
-        const int from = member_of_team() * OWN, lane = warp_lane();
-        set_to_bias(reset, weights.bias[RESET_GATE] + 8 * from, lane);
-        set_to_bias(update, weights.bias[UPDATE_GATE] + 8 * from, lane);
-        set_to_bias(next, weights.bias[NEW_GATE] + 8 * from, lane);
-        set_to_bias(of_state, weights.bias[NEW_FROM_STATE] + 8 * from, lane);
-        UNROLL_BY_4
-        for (int step = 0; step < HIDDEN / 8; ++step) {  // gates in turn: their products are independent
-            const Left y = inputs.y.get(step);
-            add_product<UNITS>(reset, y, weights.of_input[RESET_GATE], step, from);
-            add_product<UNITS>(update, y, weights.of_input[UPDATE_GATE], step, from);
-            add_product<UNITS>(next, y, weights.of_input[NEW_GATE], step, from);
+    // Computes the gates of N tiles. Successive products are of other tiles and gates: they are independent.
+    template <int N> FN static void compute(Gates (&gates)[N], const Weights& weights, const Inputs (&inputs)[N]) {
+        UNROLL
+        for (int t = 0; t < N; ++t) {
+            set_to(gates[t].reset, weights.bias[RESET_GATE]);
+            set_to(gates[t].update, weights.bias[UPDATE_GATE]);
+            set_to(gates[t].next, weights.bias[NEW_GATE]);
+            set_to(gates[t].of_state, weights.bias[NEW_FROM_STATE]);
         }
-        UNROLL_BY_4
+        const auto add = [&](const Left (&left)[N], const Right (&right)[GATES][OWN], float (Gates::*of_new)[OWN][4]) {
+            UNROLL
+            for (int t = 0; t < N; ++t) add_product(gates[t].reset, left[t], right[RESET_GATE]);
+            UNROLL
+            for (int t = 0; t < N; ++t) add_product(gates[t].update, left[t], right[UPDATE_GATE]);
+            UNROLL
+            for (int t = 0; t < N; ++t) add_product(gates[t].*of_new, left[t], right[NEW_GATE]);
+        };
+        Left left[N];
+        UNROLL
         for (int step = 0; step < UNITS / 8; ++step) {
-            const Left h = inputs.states.get(step);
-            add_product<UNITS>(reset, h, weights.of_state[RESET_GATE], step, from);
-            add_product<UNITS>(update, h, weights.of_state[UPDATE_GATE], step, from);
-            add_product<UNITS>(of_state, h, weights.of_state[NEW_GATE], step, from);
+            UNROLL
+            for (int t = 0; t < N; ++t) left[t] = inputs[t].states.get(step);
+            add(left, weights.of_state[step], &Gates::of_state);
         }
-        FOR_EACH_NUMBER(j, q, OWN) {
-            reset[j][q]  = sigmoid(reset[j][q]);
-            update[j][q] = sigmoid(update[j][q]);
-            next[j][q]   = approximate_tanh(fma(reset[j][q], of_state[j][q], next[j][q]));
+        UNROLL
+        for (int step = 0; step < HIDDEN / 8; ++step) {
+            UNROLL
+            for (int t = 0; t < N; ++t) left[t] = inputs[t].y.get(step);
+            add(left, weights.of_input[step], &Gates::next);
+        }
+        UNROLL
+        for (int t = 0; t < N; ++t) {
+            FOR_EACH_NUMBER(j, q, OWN) {
+                Gates& of       = gates[t];
+                of.reset[j][q]  = sigmoid(of.reset[j][q]);
+                of.update[j][q] = sigmoid(of.update[j][q]);
+                of.next[j][q]   = approximate_tanh(fma(of.reset[j][q], of.of_state[j][q], of.next[j][q]));
+            }
         }
     }
 };
 
-// Calls use(tile) with this team's tiles of 16 rows. Few tiles are spread over the blocks.
-template <class Call, class Use> FN void for_each_tile(const Call& call, const Use& use) {
-    const Index tiles = (call.rows + WARP_ROWS - 1) / WARP_ROWS, apart = Index(block_count()) * TEAMS;
-    for (Index tile = block_number() + team_of_block() * block_count(); tile < tiles; tile += apart) use(tile);
-}
+// A team's tiles of 16 rows. Few tiles are spread over the blocks.
+struct TeamTiles {
+    Index first, apart, end;
+    FN explicit TeamTiles(Index rows)
+        : first(block_number() + team_of_block() * block_count()), apart(Index(block_count()) * TEAMS),
+          end((rows + WARP_ROWS - 1) / WARP_ROWS) {}
+};
 
 template <int COLUMNS, int N> FN void put(Exchange<COLUMNS>& to, const float (&c)[N][4]) {
     UNROLL
     for (int j = 0; j < N; ++j) to.put(member_of_team() * N + j, Arithmetic::gather(c + j));
 }
 
-// Writes the states after all steps.
-template <class Call> FN void forward(const Call& call) {
-    auto&     memory = *reinterpret_cast<ForwardMemory*>(staging);
+// Takes a team's next AT_ONCE tiles through all steps: writes the states.
+template <int AT_ONCE, class Call> FN void forward(const Call& call, const Weights& weights, Index tile, Index apart) {
+    auto& memory = *reinterpret_cast<Inputs(*)[TEAMS][2][AT_ONCE]>(staging);  // of even and of odd steps
+    struct {
+        TwoRows    rows;
+        float      h[OWN][4];
+        StepInputs next;
+    } tiles[AT_ONCE];
     const int column = member_of_team() * OWN * 8;
-    load(memory.weights, nullptr, call);
-    for_each_tile(call, [&](Index tile) {
-        const TwoRows rows(tile, call.rows);
-        float         h[OWN][4], y[OWN_Y][4];
-        StepInputs    inputs, next;
-        load_rows(h, call.state, UNITS, column, rows);
-        next.load(call, 0, rows);
-        team_barrier();  // all have read the states of the previous tile
-        for (Index step = 0; step < call.steps; ++step) {
-            auto& exchanged = memory.inputs[team_of_block()][step % 2];
-            inputs          = next;
-            clear_started(h, inputs.starts);
-            put(exchanged.states, h);
-            if (step + 1 < call.steps) next.load(call, step + 1, rows);
-            first_layer(y, memory.weights, inputs);
-            put(exchanged.y, y);
-            team_barrier();
-            const Gates gates(memory.weights, exchanged);
-            FOR_EACH_NUMBER(j, q, OWN) h[j][q] = fma(gates.update[j][q], h[j][q] - gates.next[j][q], gates.next[j][q]);
-            store_rows(call.outputs + step * call.rows * UNITS, UNITS, column, h, rows);
+    UNROLL
+    for (int t = 0; t < AT_ONCE; ++t) {
+        tiles[t].rows = TwoRows(tile + t * apart, call.rows);
+        load_rows(tiles[t].h, call.state, UNITS, column, tiles[t].rows);
+        tiles[t].next.load(call, 0, tiles[t].rows);
+    }
+    team_barrier();  // all have read the states of the previous tiles
+    for (Index step = 0; step < call.steps; ++step) {
+        auto& exchanged = memory[team_of_block()][step % 2];
+        UNROLL
+        for (int t = 0; t < AT_ONCE; ++t) {
+            float y[OWN_Y][4];
+            clear_started(tiles[t].h, tiles[t].next.starts);
+            put(exchanged[t].states, tiles[t].h);
+            first_layer(y, weights, tiles[t].next);
+            if (has_own_y()) put(exchanged[t].y, y);
+            tiles[t].next.load(call, step + 1 < call.steps ? step + 1 : step, tiles[t].rows);  // a branch is slower
         }
-    });
+        team_barrier();
+        Gates gates[AT_ONCE];
+        Gates::compute(gates, weights, exchanged);
+        UNROLL
+        for (int t = 0; t < AT_ONCE; ++t) {
+            auto& h = tiles[t].h;
+            FOR_EACH_NUMBER(j, q, OWN) {
+                const float n = gates[t].next[j][q];
+                h[j][q]       = fma(gates[t].update[j][q], h[j][q] - n, n);
+            }
+            store_rows(call.outputs + step * call.rows * UNITS, UNITS, column, h, tiles[t].rows);
+        }
+    }
+}
+template <class Call> FN void forward(const Call& call) {
+    const Weights   weights(call);
+    const TeamTiles tiles(call.rows);
+    for (Index tile = tiles.first; tile < tiles.end; tile += TILES * tiles.apart) {
+        if (tile + (TILES - 1) * tiles.apart < tiles.end) forward<TILES>(call, weights, tile, tiles.apart);
+        else forward<1>(call, weights, tile, tiles.apart);
+    }
 }
 
 // Sums over a team's rows of the gradients of a warp's columns.
@@ -308,14 +358,19 @@ struct StepBefore {
 // Backpropagation through all steps, from the gradients of their outputs. Computes the gates again.
 template <class Call> FN void backward(const Call& call) {
     auto&       memory     = *reinterpret_cast<BackwardMemory*>(staging);
-    const auto& transposed = memory.transposed;
-    const int   team = team_of_block(), member = member_of_team(), column = member * OWN * 8;
-    auto&       inputs    = memory.inputs[team];
+    const int   team = team_of_block(), member = member_of_team(), column = member * OWN * 8, column_y = group_of_y() * 8;
+    auto&       inputs    = memory.inputs[team][0];
     auto&       exchanged = memory.gradients[team];
     ColumnSums<OWN>   sums[BIASES];
     ColumnSums<OWN_Y> sums_y;
-    load(memory.weights, &memory.transposed, call);
-    for_each_tile(call, [&](Index tile) {
+    const Weights     weights(call);
+    const TeamTiles   tiles(call.rows);
+    for (int gate = 0; gate < GATES; ++gate) {
+        transpose<UNITS, HIDDEN>(memory.of_input[gate], call.weight_ih + gate * UNITS * HIDDEN);
+        transpose<UNITS, UNITS>(memory.of_state[gate], call.weight_hh + gate * UNITS * UNITS);
+    }
+    block_barrier();
+    for (Index tile = tiles.first; tile < tiles.end; tile += tiles.apart) {
         const TwoRows rows(tile, call.rows);
         float         grad_h[OWN][4] = {};  // of the state after the step, from later steps
         StepBefore    now, next;
@@ -327,14 +382,16 @@ template <class Call> FN void backward(const Call& call) {
             now                    = next;
             clear_started(now.h, now.inputs.starts);
             put(inputs.states, now.h);
-            if (step > 0) next.load(call, step - 1, rows, column);
+            next.load(call, step > 0 ? step - 1 : 0, rows, column);
             float y[OWN_Y][4];
-            first_layer(y, memory.weights, now.inputs);
-            put(inputs.y, y);
+            first_layer(y, weights, now.inputs);
+            if (has_own_y()) put(inputs.y, y);
             team_barrier();  // all have put their inputs, and read the gradients of the later step
             store_rows(factors, FACTOR_COLUMNS, HIDDEN + column, now.h, rows);
-            store_rows(factors, FACTOR_COLUMNS, member * OWN_Y * 8, y, rows);
-            Gates gates(memory.weights, inputs);
+            if (has_own_y()) store_rows(factors, FACTOR_COLUMNS, column_y, y, rows);
+            Gates all_gates[1];
+            Gates::compute(all_gates, weights, memory.inputs[team]);
+            Gates& gates = all_gates[0];
             FOR_EACH_NUMBER(j, q, OWN) {
                 const float z = gates.update[j][q], n = gates.next[j][q], r = gates.reset[j][q];
                 const float grad     = grad_h[j][q] + now.grad[j][q], grad_n = grad * (1.0f - z) * fma(-n, n, 1.0f);
@@ -355,14 +412,14 @@ template <class Call> FN void backward(const Call& call) {
             use(NEW_FROM_STATE, gates.of_state);
             team_barrier();  // all have put their gradients, and read the inputs
             float grad_before[GATES][OWN][4] = {}, grad_y[GATES][OWN_Y][4] = {};
-            UNROLL_BY_2
+            _Pragma("unroll 4")
             for (int group = 0; group < UNITS / 8; ++group) {
                 UNROLL
                 for (int gate = 0; gate < GATES; ++gate) {
                     const Left left = exchanged[gate].get(group);
                     const Left of_h = gate == NEW_GATE ? exchanged[NEW_FROM_STATE].get(group) : left;
-                    add_product<UNITS>(grad_before[gate], of_h, transposed.of_state[gate], group, member * OWN);
-                    add_product<HIDDEN>(grad_y[gate], left, transposed.of_input[gate], group, member * OWN_Y);
+                    add_product<UNITS>(grad_before[gate], of_h, memory.of_state[gate], group, member * OWN);
+                    add_product<HIDDEN>(grad_y[gate], left, memory.of_input[gate], group, group_of_y());
                 }
             }
             FOR_EACH_NUMBER(j, q, OWN) {
@@ -374,11 +431,11 @@ template <class Call> FN void backward(const Call& call) {
                 grad_y[0][j][q] = IS_TANH ? sum * fma(-out, out, 1.0f) : out > 0 ? sum : 0.0f;
             }
             sums_y.add(grad_y[0]);
-            store_rows(call.grad_first + first * HIDDEN, HIDDEN, member * OWN_Y * 8, grad_y[0], rows);
+            if (has_own_y()) store_rows(call.grad_first + first * HIDDEN, HIDDEN, column_y, grad_y[0], rows);
         }
-    });
+    }
     float* const of_team = call.sums + (block_number() * TEAMS + team) * SUM_COLUMNS;
     UNROLL
     for (int gate = 0; gate < BIASES; ++gate) sums[gate].write(of_team + gate * UNITS + column);
-    sums_y.write(of_team + GRADIENT_COLUMNS + member * OWN_Y * 8);
+    if (has_own_y()) sums_y.write(of_team + GRADIENT_COLUMNS + column_y);
 }
