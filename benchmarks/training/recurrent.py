@@ -21,6 +21,8 @@ TAG = {"num_other_agents_observed": 1, "observe_speeds": False}
 """Parameters of TagContinuous: taggers observe one other agent, and no speeds."""
 TAG_MEMORY = {"hidden": (64,), "memory": "gru:64", "precision": "tf32"}
 """The network of taggers with memory, in place of the preset's of 256 x 256."""
+TAG_LEARNING = {"learning_rate": "0:0.003,1:0.0001", "normalise_observations": True, "normalise_values": True}
+"""Settings of taggers with and without memory."""
 
 
 def recurrent(plan: TrainingPlan) -> dict[str, Any]:
@@ -85,5 +87,5 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
     taggers["params"] = {**taggers.get("params", {}), **TAG}
     results = {}
     for what, network in (("memory", TAG_MEMORY), ("no memory", {})):
-        results[what] = _train(plan, "TagContinuous-v0", what, "runner", "survival", **{**taggers, **network})
+        results[what] = _train(plan, "TagContinuous-v0", what, "runner", "survival", **{**taggers, **TAG_LEARNING, **network})
     return results
