@@ -284,6 +284,37 @@ def populations(_page: Path) -> str:
     return table(("", "population", "one after the other", "JAX, vmap"), rows)
 
 
+def memory_speed(_page: Path) -> str:
+    """Return the table of the speed of training with a GRU, and of a PPO in JAX."""
+    rows = []
+    for entry in results("training_cuda", "recurrent")["rates"].values():
+        chosen, ours, jax = entry["settings"], entry["ours"]["steps_per_s"], entry["jax"]["steps_per_s"]
+        epochs = f"{chosen['epochs']} epoch{'s' * (chosen['epochs'] > 1)}"
+        label = f"{chosen['num_envs']:,} replicas x {chosen['horizon']}, {epochs}"
+        rows.append((label, format_short(ours), format_short(jax), f"{ours / jax:.1f}"))
+    return table(("", "steps/s", "JAX, steps/s", "times JAX"), rows)
+
+
+def memory_learning(_page: Path) -> str:
+    """Return the table of environments that need memory: results of policies with memory and without."""
+    data = results("training_cuda", "recurrent")
+    parts = (
+        ("CartPole without speeds: return", "cartpole", digits),
+        ("T-maze of length {}: turns to the right side", "mazes", percent),
+        ("TagContinuous, one other agent observed and no speeds: steps that random runners survive", "tag", digits),
+    )
+    rows = []
+    for label, part, as_text in parts:
+        for name, entry in data[part].items():
+            length, _, network = name.rpartition(", ")
+            network = {"memory": "GRU of 64", "no memory": "no memory"}.get(network, f"no memory, {network}")
+            ends = sorted(run["evaluated"] for run in entry["runs"])
+            seconds = statistics.median(run["seconds"] for run in entry["runs"])
+            cells = (as_text(ends[0]), as_text(ends[-1]), f"{seconds:.2f} s")
+            rows.append((label.format(length), network, *cells))
+    return table(("", "policy", "lowest", "highest", "training"), rows)
+
+
 def curriculum(_page: Path) -> str:
     """Return the table of poles that the preset ``curriculum`` solves, and the same settings without it."""
     data = results("training_cpu", "curriculum")
@@ -293,6 +324,8 @@ def curriculum(_page: Path) -> str:
 
 GENERATORS: Mapping[str, Callable[[Path], str]] = {
     "populations": populations,
+    "memory-speed": memory_speed,
+    "memory-learning": memory_learning,
     "curriculum": curriculum,
     "training-cuda": training_cuda,
     "training-cpu": training_cpu,

@@ -87,5 +87,6 @@ def tag(plan: TrainingPlan) -> dict[str, Any]:
     taggers["params"] = {**taggers.get("params", {}), **TAG}
     results = {}
     for what, network in (("memory", TAG_MEMORY), ("no memory", {})):
-        results[what] = _train(plan, "TagContinuous-v0", what, "runner", "survival", **{**taggers, **TAG_LEARNING, **network})
+        settings = {**taggers, **TAG_LEARNING, **network}
+        results[what] = _train(plan, "TagContinuous-v0", what, "runner", "survival", **settings)
     return results
