@@ -23,6 +23,7 @@ from gpu_envs.training.engines.small_programs import supports_act_and_step
 from gpu_envs.training.engines.torch import TorchNetworks
 from gpu_envs.training.learner import Learner, LearnerArgs, OnPolicyLearner
 from gpu_envs.training.modules import check_module, check_network_settings, default_policy, is_default
+from gpu_envs.training.networks import CentralInput
 from gpu_envs.training.observations import ObservationScale, Rows
 from gpu_envs.training.off_policy_learner import OffPolicyLearner
 from gpu_envs.training.policy import learns
@@ -39,6 +40,7 @@ _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyD
 
 _MODULE_SETTINGS = (
     "activation",
+    "critic",
     "hidden",
     "layer_norm",
     "normalise_observations",
@@ -94,7 +96,22 @@ def restart_learner(learner: Learner, run: Run, user_module: nn.Module | None) -
 def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str) -> Case:
     """Return settings, spaces and device of a policy, for engines; ``config`` is a result of ``Run.for_policy``."""
     settings, spaces = (config.algorithm, config.network), (agents.head, agents.features)
-    return Case(*settings, *spaces, device, agents.masked, agents.split, threads=config.kernel_threads)
+    central = central_input(agents, config.network.critic)
+    return Case(*settings, *spaces, device, agents.masked, agents.split, central, threads=config.kernel_threads)
+
+
+def central_input(agents: PolicyRows | PolicyRole, kind: str) -> CentralInput | None:
+    """Return the input of a policy's critic, None if it sees what the actor sees; ``kind``: as ``Network.critic``."""
+    if kind == "own":
+        return None
+    parts = agents.parts if isinstance(agents, PolicyRows) else ()
+    if len(parts) > 1:
+        roles = " and ".join(part.role.name for part in parts)
+        raise ValueError(f"critic is {kind!r}, but one policy acts for {roles}; give each role a policy of its own")
+    role = parts[0].role if parts else agents
+    assert isinstance(role, PolicyRole)
+    features = role.features_of_team if kind == "team" else role.features_of_all
+    return CentralInput(features, len(parts[0].members) if parts else role.agents)
 
 
 def describe_engines(config: Run, device: str) -> list[str]:
@@ -118,7 +135,9 @@ def describe_engines(config: Run, device: str) -> list[str]:
         norm = ", layer norm" if net.layer_norm else ""
         trunk = ", shared trunk" if net.shared_trunk else ""
         memory = f", {net.memory}" if net.memory is not None else ""
-        lines.append(f"{name}: {case.features} features, {layers}{norm}{memory}{trunk}, {net.precision}, {device}")
+        seen = "" if case.central is None else f", the critic sees {case.central.features}"
+        text = f"{case.features} features{seen}, {layers}{norm}{memory}{trunk}, {net.precision}, {device}"
+        lines.append(f"{name}: {text}")
         lines += [f"  {part:<10}{kernels}" for part, kernels in described.items()]
         lines += [f"  why {engine.name}: {reason}"] if reason else []
     return lines

@@ -22,10 +22,11 @@ from gpu_envs.training.horizon import METRICS, MOMENTS, POLICY_METRICS, Advantag
 from gpu_envs.training.networks import Case
 from gpu_envs.training.observations import RewardScale, Rows, Scale, ValueScale, max_magnitude, update_max_magnitude
 from gpu_envs.training.process.group import Group
+from gpu_envs.training.rollout.central import CentralCritic
 from gpu_envs.training.rollout.horizon_env import RoleStorage
 from gpu_envs.training.rollout.plan import PolicyRows
 from gpu_envs.training.schedule import Schedule
-from gpu_envs.training.sequences import Sequences
+from gpu_envs.training.sequences import Sequences, sequence_length
 
 _KL_MARGIN = 1.5
 """Factor of ``target_kl`` above which an update stops."""
@@ -220,17 +221,6 @@ def sample_arrays(
     return arrays
 
 
-def sequence_length(algorithm: OnPolicy, horizon: int) -> int:
-    """Return the number of steps of backpropagation through time; ValueError if it does not divide the horizon."""
-    length = (isinstance(algorithm, PolicyGradient) and algorithm.sequence_length) or horizon
-    if horizon % length:
-        raise ValueError(
-            f"sequence_length is {length}, but horizon is {horizon}: give a horizon that is a multiple of {length}, or "
-            f"a sequence_length that divides {horizon}"
-        )
-    return length
-
-
 @final
 class OnPolicyLearner(Learner):
     """The learner of all on-policy algorithms: each horizon is used in one update (epochs and minibatches).
@@ -249,6 +239,7 @@ class OnPolicyLearner(Learner):
         reward_scale: Normalisation of rewards; None: no normalisation.
         value_scale: Normalisation of returns for the critic; None: no normalisation.
         sequences: Sequences and states of a policy with memory; None: it has no memory.
+        central: What the critic sees besides the actor's observations; None: nothing.
     """
 
     networks: PolicyNetworks
@@ -264,6 +255,9 @@ class OnPolicyLearner(Learner):
         arrays = sample_arrays(algorithm, horizon, policy_rows.rows, policy_rows.head, device, networks.state_size)
         self.actions, self.log_probs, self.values = arrays["actions"], arrays["log_probs"], arrays["values"]
         self.sequences = Sequences(arrays, sequence_length(algorithm, horizon)) if networks.state_size else None
+        self.central = None if case.central is None else CentralCritic(case, policy_rows, args.group)
+        networks.critic_scale = self.central and self.central.scale
+        self._group_size = policy_rows.group_size if case.central is None else case.central.agents
         several_truncations = self.sequences is not None and args.limit is not None and horizon > args.limit
         self._final_values = torch.empty_like(self.log_probs) if several_truncations else None
         self.recurrent_state = arrays.get("recurrent_state")
@@ -275,7 +269,7 @@ class OnPolicyLearner(Learner):
         if algorithm.normalise_rewards:
             self.reward_scale = RewardScale(policy_rows.rows, device, args.group)
             self._reward_sums = {name: arrays[name] for name in _REWARD_SUMS}
-        size, minibatches = policy_rows.group_size, algorithm.passes[1]  # a minibatch has full groups of agents
+        size, minibatches = self._group_size, algorithm.passes[1]  # a minibatch has full groups of agents
         samples = (horizon * policy_rows.rows if self.sequences is None else self.sequences.count) // size
         if minibatches > samples:
             unit = "samples" if self.sequences is None else f"sequences of {self.sequences.length} steps"
@@ -294,6 +288,8 @@ class OnPolicyLearner(Learner):
         gradient = algorithm if isinstance(algorithm, PolicyGradient) else None
         normalises = gradient is not None and gradient.normalise_values
         self.value_scale = ValueScale(device, args.group) if normalises else None
+        scales = ("values", self.value_scale), ("critic_observations", networks.critic_scale)
+        self._critic_scales = [(name, scale) for name, scale in scales if scale is not None]
         clip = 0.0 if gradient is None else gradient.clip_range or 0.0
         self.scalars = torch.tensor([0.0, 1.0, 0.0, clip], device=device)
         self._normaliser = self.scalars[:2] if gradient is not None and gradient.normalise_advantages else None
@@ -357,7 +353,8 @@ class OnPolicyLearner(Learner):
         results = {name: self._gather(storage, name) for name in ("rewards", "terminations", "truncations")}
         if self.sequences is not None:
             self.sequences.starts = self._flags(storage, "starts", slice(None))
-        self._compute_values(observations, alive_rows, masks)
+        seen = observations if self.central is None else self.central.observe(storage)
+        self._compute_values(seen, alive_rows, masks)
         bootstrap, values = self._bootstrap(storage, results["terminations"], results["truncations"]), self.values
         if self.value_scale is not None:
             bootstrap, values = map(self.value_scale.values, (bootstrap, values))
@@ -426,12 +423,12 @@ class OnPolicyLearner(Learner):
         self._store_final_states(self.horizon - 1, storage)
         if self._final_values is not None:
             return self._final_values
-        final = self._final_observations(storage).flatten(0, 1)
+        final = (self.central.final_rows if self.central else self._final_observations)(storage).flatten(0, 1)
         if self.horizon > self._limit:
             values = torch.empty_like(self.log_probs)
             self.networks.values(ValueRequest(final, values.view(-1)))
             return values
-        self._advantage.find_final(terminations, truncations, self._places, group_size=self.policy_rows.group_size)
+        self._advantage.find_final(terminations, truncations, self._places, group_size=self._group_size)
         states = None if self.sequences is None else self.sequences.final
         self.networks.values(ValueRequest(final, self._last_values, self._places, recurrence=states))
         return self._last_values
@@ -451,10 +448,13 @@ class OnPolicyLearner(Learner):
                 self.permutation.write(self.indices, self.streams["minibatches"], epoch)
             for index in indices:
                 minibatch = Minibatch(observations, batch, index, self.algorithm, self.scalars)
+                minibatch.critic_observations = self.central and self.central.samples
                 if self.sequences is not None and index is not None:
                     minibatch.indices, minibatch.recurrence = self.sequences.minibatch(index)
                 self.step(minibatch)
         self._end_update(observations, batch.alive)
+        if self.central is not None:
+            self.central.learn()
 
     def step(self, minibatch: Minibatch) -> None:
         """Take a gradient step with the samples of a minibatch."""
@@ -480,7 +480,7 @@ class OnPolicyLearner(Learner):
             "norm": self._step.norm.clone(),
             "rewards": None if self.reward_scale is None else self.reward_scale.state(),
             **({} if epsilon is None else {"epsilon": epsilon.clone()}),
-            **({} if self.value_scale is None else {"values": self.value_scale.state()}),
+            **{name: scale.state() for name, scale in self._critic_scales},
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -491,5 +491,5 @@ class OnPolicyLearner(Learner):
             self.networks.epsilon.copy_(state["epsilon"])
         if self.reward_scale is not None:
             self.reward_scale.load(state["rewards"])
-        if self.value_scale is not None:
-            self.value_scale.load(state["values"])
+        for name, scale in self._critic_scales:
+            scale.load(state[name])

@@ -10,6 +10,7 @@ import torch
 
 from gpu_envs.codegen import layout_of
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
+from gpu_envs.training.assembly import central_input
 from gpu_envs.training.learner import sample_arrays
 from gpu_envs.training.policy import check_actions, check_learning_policies, learns
 from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError, available_memory, release_memory
@@ -78,6 +79,8 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
         shape = head, "meta", policy_config.network.state_size
         stored += _bytes_per_replica(sample_arrays(algorithm, horizon, n * rows, *shape).values() for n in (1, 2))
         stored += 4 * rows * algorithm.normalise_rewards
+        critic = central_input(parts[0].role, policy_config.network.critic)
+        stored += 0 if critic is None else 4 * (horizon + 1) * critic.features
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 
 

@@ -1,6 +1,7 @@
 """The modules of policies: default modules, which settings describe, and checks of users' modules."""
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -98,6 +99,17 @@ def check_module(module: nn.Module, case: Case, name: str) -> None:
                 f"the policy {name!r} is a training.PolicyModule without {method}(): define distribution() and "
                 "value(), or inherit from torch.nn.Module and define forward()"
             )
+    if case.central is not None:
+        if not isinstance(module, PolicyModule):
+            raise ValueError(
+                f"critic is {case.network.critic!r}, but the module of the policy {name!r} has no method value(): "
+                "inherit from training.PolicyModule, or leave critic out"
+            )
+        features, agents = case.central
+        seen = dataclasses.replace(case, features=features)
+        _check_outputs(module, case, name, ((2, head.parameters),), "the actor of ", function=module.distribution)
+        _check_outputs(module, seen, name, ((2, agents),), "the critic of ", function=module.value)
+        return
     if isinstance(module, RecurrentModule):
         _check_recurrent(module, case, name)
         return
@@ -135,11 +147,18 @@ def _check_recurrent(module: RecurrentModule, case: Case, name: str) -> None:
 
 
 def _check_outputs(
-    module: nn.Module, case: Case, name: str, expected_shapes: Shapes, part: str = "", *inputs: torch.Tensor
+    module: nn.Module,
+    case: Case,
+    name: str,
+    expected_shapes: Shapes,
+    part: str = "",
+    *inputs: torch.Tensor,
+    function: Callable[..., Any] | None = None,
 ) -> torch.Tensor:
     """Return a module's last output for rows of zeros; a ValueError unless outputs learn and have these shapes.
 
-    ``inputs`` are the actions of critics, or the state and the starts of a module with memory.
+    ``inputs`` are the actions of critics, or the state and the starts of a module with memory. ``function``: what to
+    call in place of the module.
     """
     features = case.features
     shape = (2, 3, features) if isinstance(module, RecurrentModule) else (2, features)
@@ -152,7 +171,7 @@ def _check_outputs(
     module.eval()
     try:
         with torch.enable_grad():
-            result = module(torch.zeros(shape, device=case.device), *inputs)
+            result = (function or module)(torch.zeros(shape, device=case.device), *inputs)
     except (RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
@@ -19,6 +19,13 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU,
 
 ALIGNMENT = 8
 """Elements to whose multiple rows are padded: matrix products are fast if rows are multiples of 16 bytes (8 bf16)."""
+
+
+class CentralInput(NamedTuple):
+    """The input of a central critic: a row for each group of agents, of which each has a value."""
+
+    features: int
+    agents: int
 
 
 @final
@@ -37,6 +44,8 @@ class Case:
     """Whether the environment has action masks."""
     split: Split | None = None
     """Individual and shared features of observations; None: observations are full rows."""
+    central: CentralInput | None = None
+    """Input of a central critic; None: the critic sees the actor's observations."""
     default: bool = True
     """Whether the module is a default one, not a user's."""
     samples: int = 2**31
@@ -61,7 +70,7 @@ class PolicyModule(nn.Module):
         raise NotImplementedError
 
     def value(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return the expected return, ``[rows]``."""
+        """Return the expected return, ``[rows]``; if the critic is central, from its rows, ``[groups, agents]``."""
         raise NotImplementedError
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,7 +86,8 @@ class Perceptron(PolicyModule):
         """Draw orthogonal weights; the actor's last layer is small, so that the first policy is close to uniform."""
         super().__init__()
         self.actor = _perceptron(case, case.head.parameters - case.head.log_stds, 0.01, generator)
-        self.critic = _perceptron(case, 1, 1.0, generator)
+        self.critic = _perceptron(case, 1, 1.0, generator, central=case.central)
+        self._values_of_row = () if case.central is None else (case.central.agents,)
         self.log_std = log_std_of(case)
 
     def distribution(self, observations: torch.Tensor) -> torch.Tensor:
@@ -85,7 +95,7 @@ class Perceptron(PolicyModule):
 
     def value(self, observations: torch.Tensor) -> torch.Tensor:
         values: torch.Tensor = self.critic(observations)
-        return values.squeeze(-1)
+        return values.view(-1, *self._values_of_row)
 
 
 def joined_heads(width: int, means: int, generator: torch.Generator) -> nn.Linear:
@@ -160,6 +170,19 @@ class SplitLinear(nn.Linear):
         return (products.view(-1, split_rows.group_size, self.out_features) + shared.unsqueeze(1)).flatten(0, 1)
 
 
+@final
+class CentralLinear(nn.Linear):
+    """A first layer whose input the agents of a group share; each has a bias of its own: it knows its number."""
+
+    def __init__(self, features: int, agents: int, width: int) -> None:
+        super().__init__(features, width)
+        self.bias = nn.Parameter(torch.empty(agents, width))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        products = nn.functional.linear(rows, self.weight)
+        return (products.unsqueeze(1) + self.bias).flatten(0, 1)
+
+
 def padded(count: int) -> int:
     """Round up to a multiple of ``ALIGNMENT``."""
     return -(-count // ALIGNMENT) * ALIGNMENT
@@ -208,15 +231,26 @@ def drop_outward_gradient(log_std: nn.Parameter, gradient: torch.Tensor) -> torc
     return torch.where(outwards, 0.0, gradient)
 
 
-def hidden_layers(case: Case, *, pads: bool = True) -> nn.Sequential:
-    """Return the hidden layers with their activations, not initialised; ``pads``: pad long input rows, for speed."""
+def hidden_layers(case: Case, *, pads: bool = True, central: CentralInput | None = None) -> nn.Sequential:
+    """Return the hidden layers with their activations, not initialised.
+
+    Args:
+        case: The settings.
+        pads: Pad long input rows, for speed.
+        central: The input if it is a central critic's; None: observations.
+    """
     layers = nn.Sequential()
     features, network, split = case.features, case.network, case.split
+    if central is not None:
+        features, split = central.features, None
     if pads and features > MAX_SMALL_FEATURES and features % ALIGNMENT and split is None:
         layers.append(Padding())
         features = padded(features)
     for number, width in enumerate(network.hidden):
-        layers.append(nn.Linear(features, width) if split is None or number > 0 else SplitLinear(split, width))
+        if number == 0 and central is not None:
+            layers.append(CentralLinear(features, central.agents, width))
+        else:
+            layers.append(nn.Linear(features, width) if split is None or number > 0 else SplitLinear(split, width))
         if network.layer_norm:
             layers.append(nn.LayerNorm(width))
         layers.append(ACTIVATIONS[network.activation]())
@@ -225,10 +259,10 @@ def hidden_layers(case: Case, *, pads: bool = True) -> nn.Sequential:
 
 
 def _perceptron(
-    case: Case, outputs: int, last_gain: float, generator: torch.Generator, *, pads: bool = True
+    case: Case, outputs: int, last_gain: float, generator: torch.Generator, **options: Any
 ) -> nn.Sequential:
-    """Return an initialised multilayer perceptron of observations; ``pads``: pad long input rows to ``ALIGNMENT``."""
-    layers = hidden_layers(case, pads=pads).append(nn.Linear(case.network.hidden[-1], outputs))
+    """Return an initialised multilayer perceptron; ``options`` as of ``hidden_layers``."""
+    layers = hidden_layers(case, **options).append(nn.Linear(case.network.hidden[-1], outputs))
     return initialised(layers, last_gain, generator)
 
 

@@ -144,7 +144,7 @@ def max_magnitude(rows: Rows) -> torch.Tensor:
         low, high = torch.aminmax(rows, dim=-1)  # on a CPU ten times as fast as an infinity norm
         return torch.maximum(-low, high)
     shared = max_magnitude(rows.shared).repeat_interleave(rows.group_size, -1)
-    return torch.maximum(max_magnitude(rows.individual), shared)
+    return torch.maximum(max_magnitude(rows.individual), shared) if rows.individual.shape[-1] else shared
 
 
 def update_max_magnitude(largest: torch.Tensor, rows: Rows, alive: torch.Tensor | None) -> None:

@@ -30,6 +30,9 @@ class Network(Settings):
     """Layer normalisation before each hidden activation, with learnt gains and offsets."""
     shared_trunk: bool = setting(False, algorithms=_subclasses(PolicyGradient))
     """Whether actor and critic share the hidden layers."""
+    critic: str = setting("own", choices=("own", "team", "all"), algorithms=_subclasses(PolicyGradient))
+    """What the critic sees: own (as the actor), or once for each replica all observations of the role's agents (team)
+    or of all roles' (all), with the number of the agent; separate networks without memory."""
     memory: Memory | str | None = setting(None, algorithms=_subclasses(PolicyGradient))
     """Recurrent layer behind the hidden layers, such as gru:64 or lstm:64; None: the policy has no memory."""
     initial_std: float = setting(1.0, minimum=0.0068, maximum=7.38, algorithms=_subclasses(PolicyGradient, SAC))
@@ -40,6 +43,16 @@ class Network(Settings):
     """Precision of matrix products: float32, tf32 (CUDA only), or bf16, also of activations; not in CPU kernels."""
     fused: bool | None = setting(None, automatic=True, resume=True)
     """Whether fused kernels of this package compute the networks, in place of torch; None: wherever they can."""
+
+    def __post_init__(self) -> None:
+        """Validate and convert every setting."""
+        super().__post_init__()
+        if self.critic != "own" and (self.shared_trunk or self.memory is not None):
+            name = "shared_trunk" if self.shared_trunk else "memory"
+            raise ValueError(
+                f"critic is {self.critic!r} and {name} is {getattr(self, name)}: a critic that sees more than the "
+                f"actor cannot have {name}; leave out one of the two"
+            )
 
     @property
     def state_size(self) -> int:

@@ -6,7 +6,20 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from gpu_envs.training.algorithms import OnPolicy
+from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.recurrent import Recurrence
+
+
+def sequence_length(algorithm: OnPolicy, horizon: int) -> int:
+    """Return the number of steps of backpropagation through time; ValueError if it does not divide the horizon."""
+    length = (isinstance(algorithm, PolicyGradient) and algorithm.sequence_length) or horizon
+    if horizon % length:
+        raise ValueError(
+            f"sequence_length is {length}, but horizon is {horizon}: give a horizon that is a multiple of {length}, or "
+            f"a sequence_length that divides {horizon}"
+        )
+    return length
 
 
 @final

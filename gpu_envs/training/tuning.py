@@ -15,12 +15,12 @@ from torch import nn
 from gpu_envs.backend import resolve_device
 from gpu_envs.documented import documented
 from gpu_envs.training.algorithms import OffPolicy, OnPolicy
-from gpu_envs.training.learner import sequence_length
 from gpu_envs.training.memory_estimate import MemoryEstimate, memory_of_run
 from gpu_envs.training.process.device import USABLE_FRACTION, ShortageError, available_memory, release_memory
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.rollout.plan import Plan
 from gpu_envs.training.run import AUTO, Run
+from gpu_envs.training.sequences import sequence_length
 from gpu_envs.training.trainer import Trainer
 
 NEAR = 0.95

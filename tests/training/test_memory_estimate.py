@@ -41,6 +41,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "team": {"env": GRID},
     "against random": {"env": FIELD, "policies": {"runner": "random"}},
     "one policy for a team": {"env": GRID, "policies": {"tagger": "all", "runner": "all"}},
+    "central critic": {"env": GRID, "critic": "all", "normalise_observations": True},
     "separate settings": {
         "env": GRID,
         "tagger.hidden": (64, 64),

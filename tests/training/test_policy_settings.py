@@ -35,6 +35,7 @@ UPDATING: Mapping[str, Any] = {
     "normalise_observations": True,
     "normalise_rewards": True,
     "normalise_values": True,
+    "critic": "team",
 }
 """Settings without an effect before the first update, with another value for each."""
 

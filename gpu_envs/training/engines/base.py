@@ -13,7 +13,7 @@ from gpu_envs.training.algorithms.base import OnPolicy
 from gpu_envs.training.engines.ops import SUMS, Samples, loss_members
 from gpu_envs.training.engines.optimiser import Adam, Step
 from gpu_envs.training.networks import Case, Perceptron, PerceptronActorCritic, QNetwork, SharedPerceptron
-from gpu_envs.training.observations import Rows, Scale
+from gpu_envs.training.observations import ObservationScale, Rows, Scale, SplitRows
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.recurrent import Recurrence, RecurrentPolicy
 from gpu_envs.training.settings import Settings
@@ -138,6 +138,8 @@ class Minibatch:
     """``[4]`` on the device: mean and inverse standard deviation of advantages, entropy weight, clip range."""
     recurrence: Recurrence | None = None
     """Of a module with memory: the minibatch has equally long sequences, the first steps of all before the second."""
+    critic_observations: SplitRows | None = None
+    """All samples' rows of a central critic, whose groups are complete in a minibatch; None: the critic has none."""
 
     @property
     def count(self) -> int:
@@ -169,7 +171,10 @@ class Minibatch:
         if self.indices is not None:
             return dataclasses.replace(self, indices=self.indices[piece])
         parts: dict[str, Any] = {n: t if t is None else t[piece] for n, t in vars(self.samples).items()}
-        return dataclasses.replace(self, observations=self.observations[piece], samples=Samples(**parts))
+        rows, seen = self.observations[piece], self.critic_observations
+        return dataclasses.replace(
+            self, observations=rows, samples=Samples(**parts), critic_observations=None if seen is None else seen[piece]
+        )
 
 
 def rows_tensor(observations: Rows) -> Tensor:
@@ -203,6 +208,8 @@ class PolicyNetworks(Networks):
     """Whether acting with values updates the largest observation, too."""
     optimiser: Adam | None
     """The optimiser of the module's parameters; None: the module does not learn."""
+    critic_scale: ObservationScale | None = None
+    """Normalisation of the rows of a central critic; None: no normalisation."""
 
     @abstractmethod
     def values(self, request: ValueRequest) -> None:

@@ -122,6 +122,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """``optimiser``: has the module's parameters; None: the module does not learn."""
         super().__init__(case, module, scale)
         self.optimiser = optimiser
+        self._central = case.central
         self.acts_with_value = not isinstance(module, PolicyModule)
         self._log_std = getattr(module, "log_std", None) if self._default else None
         self._loss_in_torch = bool(loss_fallback_reason(case.algorithm))
@@ -131,8 +132,8 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         """Returns the values, ``[rows]``, from the module's input."""
 
     @abstractmethod
-    def _outputs_of(self, observations: Any, recurrence: Recurrence | None) -> Outputs:
-        """The module's outputs that enter the loss."""
+    def _outputs_of(self, observations: Any, piece: Minibatch) -> Outputs:
+        """The module's outputs that enter the loss, from its input and the minibatch that this is of."""
 
     @abstractmethod
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:
@@ -149,25 +150,31 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         if request.indices is not None:
             observations = select_rows(observations, request.indices.clamp(min=0))
         size = self._chunk(observations.shape[0], observations)
+        to_input = self._scaled if self._central is None else self._critic_input
         with self._computing(learning=False, grad=False):
             for first in range(0, observations.shape[0], size):
                 piece = slice(first, first + size)
                 mask = None if request.action_mask is None else request.action_mask[piece]
                 recurrence = request.recurrence and Recurrence(*(tensor[piece] for tensor in request.recurrence))
-                request.values[piece].copy_(self._values_of(self._scaled(observations[piece]), mask, recurrence))
+                request.values[piece].copy_(self._values_of(to_input(observations[piece]), mask, recurrence))
+
+    def _critic_input(self, rows: Rows) -> Tensor:
+        """Returns a central critic's input, a row for each group of agents."""
+        assert isinstance(rows, SplitRows)
+        scaled = rows.shared if self.critic_scale is None else self.critic_scale(rows.shared)
+        return self._input_rows(join_rows(scaled))
 
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         assert self.optimiser is not None
         gradients: Outputs = ()
         count = minibatch.sequences
-        size = self._chunk(count, minibatch.observations, minibatch.count // count)
+        seen = minibatch.critic_observations
+        size = self._chunk(count, minibatch.observations if seen is None else seen, minibatch.count // count)
         for first in range(0, count, size):
             piece = minibatch if size >= count else minibatch.sliced(slice(first, first + size))
-            observations = chosen_observations(piece)
+            observations = self._scaled(chosen_rows(piece.observations, piece))
             with self._computing(learning=True, grad=True):
-                outputs = tuple(
-                    output.float() for output in self._outputs_of(self._scaled(observations), piece.recurrence)
-                )
+                outputs = tuple(output.float() for output in self._outputs_of(observations, piece))
             sums = outputs[0].new_empty((TOTALS, outputs[0].shape[0]))
             run = self._differentiate_loss if self._loss_in_torch else self._run_loss_kernel
             grad_outputs = run(tuple(map(plain, outputs)), piece, sums)
@@ -240,11 +247,15 @@ class TorchPolicy(TorchPolicyNetworks):
     def _values_of(self, observations: Any, action_mask: Tensor | None, recurrence: Recurrence | None) -> Tensor:
         del action_mask  # values do not depend on it
         if isinstance(self.module, PolicyModule):
-            return self.module.value(observations)
+            return self.module.value(observations).flatten()  # of a central critic by group and agent
         return self._run(observations, recurrence)[1]
 
-    def _outputs_of(self, observations: Any, recurrence: Recurrence | None) -> Outputs:
-        return self._run(observations, recurrence)[:2]
+    def _outputs_of(self, observations: Any, piece: Minibatch) -> Outputs:
+        if piece.critic_observations is None:
+            return self._run(observations, piece.recurrence)[:2]
+        assert isinstance(self.module, PolicyModule)
+        seen = self._critic_input(chosen_rows(piece.critic_observations, piece))
+        return self.module.distribution(observations), self._values_of(seen, None, None)
 
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:
         parameters, values = outputs
@@ -302,8 +313,8 @@ class TorchQValues(TorchPolicyNetworks):
         del recurrence
         return self._ops.greedy_values(plain(self._q_values(observations)), action_mask)
 
-    def _outputs_of(self, observations: Any, recurrence: Recurrence | None) -> Outputs:
-        del recurrence
+    def _outputs_of(self, observations: Any, piece: Minibatch) -> Outputs:
+        del piece
         return (self._q_values(observations),)
 
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:
@@ -404,9 +415,9 @@ class TorchEngine(Engine):
         return kind(case, module, scale, optimiser)
 
 
-def chosen_observations(minibatch: Minibatch) -> Rows:
-    """Returns the observations at a minibatch's ``indices``, with zeros for inactive agents, whose rows may be NaN."""
-    rows, alive, indices = minibatch.observations, minibatch.samples.alive, minibatch.indices
+def chosen_rows(rows: Rows, minibatch: Minibatch) -> Rows:
+    """Returns the rows at a minibatch's ``indices``, with zeros for inactive agents, whose observations may be NaN."""
+    alive, indices = minibatch.samples.alive, minibatch.indices
     if indices is not None:
         rows = select_rows(rows, indices)
         alive = None if alive is None else alive.index_select(0, indices)

@@ -104,6 +104,14 @@ class PolicyRole:
     """Individual and shared features of observations; None: observations are full rows."""
     frames: int = 1
     """Number of observations in a row, the oldest first."""
+    features_of_all: int = 0
+    """Features of the observations of all roles' agents together; those that agents share count once."""
+
+    @property
+    def features_of_team(self) -> int:
+        """Features of the observations of the role's agents together; those that agents share count once."""
+        own, shared = (self.features, 0) if self.split is None else (self.split.individual, self.split.shared)
+        return self.agents * own + shared
 
     @classmethod
     def of(cls, roles: Collection[RoleInfo], *, masked: bool, frames: int) -> "tuple[PolicyRole, ...]":
@@ -114,7 +122,8 @@ class PolicyRole:
             flattening, head, agents = Flattening.of(role.observation), Head.of(role.action), role.agents
             options = None if split else flattening, masked, split, frames
             results.append(cls(role.name, len(agents), flattening.features * frames, head, agents, *options))
-        return tuple(results)
+        features = sum(role.features_of_team for role in results)
+        return tuple(dataclasses.replace(role, features_of_all=features) for role in results)
 
 
 @final

@@ -1,0 +1,220 @@
+"""Central critics: what they see, what they learn from it, and where they cannot be."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import numpy_of
+from trainers import FIELD, GRID, assert_resumes_identically, small_run
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gpu_envs.training import PolicyModule, Trainer, evaluate, train  # noqa: E402
+from gpu_envs.training.assembly import describe_engines  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SPREAD = "SimpleSpread-v3"
+SHORT: dict[str, Any] = {"params": {"max_episode_steps": 6}}
+
+
+def roll_out(trainer: Any) -> None:
+    """Roll out, and compute values and returns."""
+    trainer.roll_out()
+    for learner in trainer.learners.values():
+        learner.finish_rollout(trainer.horizon_env.storage)
+
+
+def seen_by_critic(trainer: Any, role: str, critic: str, final: bool = False) -> np.ndarray:
+    """Return a central critic's input from the storage, agent by agent, ``[steps, replicas, features]``."""
+    columns: list[np.ndarray] = []
+    for name, storage in trainer.horizon_env.storage.items():
+        if critic == "team" and name != role:
+            continue
+        rows = storage.final_rows if final else storage.rows()
+        own = numpy_of(getattr(rows, "individual", rows)).astype(np.float64)
+        alive = numpy_of(storage.alive)[: len(own)]
+        columns += [np.where(alive[:, :, k, None], own[:, :, k], 0.0) for k in range(own.shape[2])]
+        if hasattr(rows, "shared"):
+            columns.append(np.where(alive.any(2)[:, :, None], numpy_of(rows.shared), 0.0))
+    return np.concatenate(columns, 2)
+
+
+def values_of(module: Any, seen: np.ndarray) -> np.ndarray:
+    """Return the values of each agent in float64, from the layers' weights: ``[steps, replicas, agents]``."""
+    layers = [layer for layer in module.critic if hasattr(layer, "weight")]
+    first, *weights = [numpy_of(layer.weight).astype(np.float64) for layer in layers]
+    own_biases, *biases = [numpy_of(layer.bias).astype(np.float64) for layer in layers]
+    padded = np.zeros((*seen.shape[:2], first.shape[1]))
+    padded[..., : seen.shape[2]] = seen
+    by_agent = []
+    for own_bias in own_biases:
+        x = padded @ first.T + own_bias
+        for weight, bias in zip(weights, biases, strict=True):
+            x = np.tanh(x) @ weight.T + bias
+        by_agent.append(x[..., 0])
+    return np.stack(by_agent, 2)
+
+
+@pytest.mark.parametrize("critic", ["team", "all"])
+@pytest.mark.parametrize(("env", "role"), [(FIELD, "runner"), (FIELD, "tagger"), (SPREAD, "agent"), (GRID, "runner")])
+def test_values_are_those_of_the_joint_observations(env: str, role: str, critic: str, device: str) -> None:
+    """Also after a truncation, whose value the last observations of all agents have."""
+    settings = {"normalise_observations": True, "params": {"max_episode_steps": 6}} if env == SPREAD else {}
+    trainer: Any = Trainer(small_run(device, env, critic=critic, gae_lambda=1.0, gamma=0.9, **settings))
+    history: list[np.ndarray] = []
+    for iteration in range(3):
+        roll_out(trainer)
+        learner = trainer.learners[role]
+        seen, scale = seen_by_critic(trainer, role, critic), learner.central.scale
+        final = seen_by_critic(trainer, role, critic, final=True)
+        if scale is not None:
+            mean, variance = (numpy_of(tensor) for tensor in (scale.mean, scale.variance))
+            past = np.concatenate([*history, np.zeros((0, seen.shape[2]))])
+            assert np.allclose(mean, past.mean(0) if iteration else 0.0, atol=1e-5)
+            assert np.allclose(variance, past.var(0) if iteration else 1.0, atol=1e-4)
+            history.append(seen[:-1].reshape(-1, seen.shape[2]))
+            seen, final = (np.clip((x - mean) / np.sqrt(np.maximum(variance, 1e-8)), -10, 10) for x in (seen, final))
+        alive = numpy_of(trainer.horizon_env.storage[role].alive)
+        expected = values_of(learner.module, seen)
+        found = numpy_of(learner.values).reshape(expected.shape)
+        assert np.allclose(found[alive], expected[alive], atol=2e-5)
+        check_returns(trainer, role, found, values_of(learner.module, final))
+        trainer.learn()
+
+
+def check_returns(trainer: Any, role: str, values: np.ndarray, final_values: np.ndarray) -> None:
+    """Compare the returns, with lambda 1, with sums of rewards up to the end of each agent's episode."""
+    storage, learner = trainer.horizon_env.storage[role], trainer.learners[role]
+    rewards, dones, cuts, alive = (
+        numpy_of(getattr(storage, name)) for name in ("rewards", "terminations", "truncations", "alive")
+    )
+    returns = numpy_of(learner.returns).reshape(rewards.shape)
+    after = values[-1].astype(np.float64)
+    for t in reversed(range(len(rewards))):
+        after = rewards[t] + 0.9 * np.where(dones[t], 0.0, np.where(cuts[t], final_values[t], after))
+        assert np.allclose(returns[t][alive[t]], after[alive[t]], atol=1e-4)
+        after = np.where(alive[t], after, 0.0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalise_observations": True}, {"algorithm": "a2c"}, {"hidden": (8,)}])
+def test_one_agent_learns_as_with_its_own_observations(settings: dict[str, Any], device: str) -> None:
+    """A team of one sees what the actor sees: the same weights, except for rounding errors."""
+    flat: dict[str, np.ndarray] = {}
+    for critic in ("own", "team", "all"):
+        trainer = Trainer(small_run(device, "Pendulum-v1", critic=critic, fused=False, **SHORT, **settings))
+        trainer.iterate(3)
+        flat[critic] = numpy_of(trainer.learners["agent"].optimiser.flat)
+    for critic in ("team", "all"):
+        assert np.allclose(flat[critic], flat["own"], rtol=1e-4, atol=1e-6)
+
+
+def test_parts_of_a_minibatch_add_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = []
+    for size in (2**32, 12 * 100 * 20):
+        monkeypatch.setattr("gpu_envs.training.engines.torch.CHUNK_BYTES", size)
+        trainer = Trainer(small_run(device, FIELD, critic="all", num_envs=40))
+        trainer.iterate(2)
+        flat.append(numpy_of(trainer.learners["runner"].optimiser.flat))
+    assert np.allclose(*flat, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), 1e30])
+def test_observations_of_inactive_agents_do_not_matter(garbage: float, device: str) -> None:
+    flat = []
+    for spoils in (False, True):
+        trainer: Any = Trainer(small_run(device, FIELD, critic="all", horizon=24, normalise_observations=True))
+        for _ in range(2):
+            trainer.roll_out()
+            if spoils:
+                for storage in trainer.horizon_env.storage.values():
+                    dead = ~storage.alive
+                    assert dead.any() == (storage.role.name == "runner")
+                    storage.observations[dead] = garbage
+            trainer.learn()
+        flat.append(numpy_of(trainer.learners["tagger"].optimiser.flat))
+    assert np.array_equal(*flat)
+
+
+@pytest.mark.parametrize("env", [SPREAD, FIELD])
+def test_runs_resume_identically(env: str, device: str) -> None:
+    assert_resumes_identically(small_run(device, env, critic="all", normalise_observations=True, normalise_values=True))
+
+
+def test_a_run_is_played_with_its_actor(device: str, tmp_path: Any) -> None:
+    """An actor needs no other agents' observations, and its weights do not depend on the critic."""
+    first = []
+    for critic in ("own", "team"):
+        config = small_run(device, SPREAD, critic=critic, total_steps=8 * 16 * 2, run_dir=str(tmp_path / critic))
+        first.append(
+            numpy_of(Trainer(dataclasses.replace(config, run_dir="")).learners["agent"].module.actor[0].weight)
+        )
+        assert evaluate(train(config, progress=False).run_dir, episodes=20, progress=False)["agent"].mean < 0
+    assert np.array_equal(*first)
+
+
+class Mine(PolicyModule):
+    """A user's policy with a critic of three agents."""
+
+    def __init__(self, features: int, seen: int, values: int = 3) -> None:
+        super().__init__()
+        self.actor, self.critic = nn.Linear(features, 5), nn.Linear(seen, values)
+
+    def distribution(self, observations: Any) -> Any:
+        return self.actor(observations)
+
+    def value(self, observations: Any) -> Any:
+        return self.critic(observations)
+
+
+def test_my_module_sees_a_row_for_each_replica(device: str) -> None:
+    module = Mine(18, 54)
+    config = small_run(device, SPREAD, critic="team", hidden=(64, 64), **SHORT)
+    trainer: Any = Trainer(config, modules={"agent": module})
+    roll_out(trainer)
+    seen = torch.from_numpy(seen_by_critic(trainer, "agent", "team")).float().to(device)
+    with torch.no_grad():
+        expected = module.critic(seen)
+    assert torch.allclose(trainer.learners["agent"].values.view(expected.shape), expected, atol=1e-5)
+    before = module.critic.weight.detach().clone()
+    trainer.learn()
+    assert not torch.equal(module.critic.weight, before)
+
+
+def test_wrong_modules_are_refused() -> None:
+    config = small_run("cpu", SPREAD, critic="team", hidden=(64, 64))
+    wrong = {
+        "the critic of the policy 'agent' maps observations \\[2, 54\\] to \\(2, 1\\); expected \\(2, 3\\)": Mine(
+            18, 54, 1
+        ),
+        "the critic of the policy 'agent' cannot take float32 observations of 54 features": Mine(18, 18),
+        "has no method value\\(\\)": nn.Linear(18, 6),
+    }
+    for message, module in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            Trainer(config, modules={"agent": module})
+
+
+def test_settings_that_exclude_each_other_say_so() -> None:
+    for settings, message in (
+        ({"shared_trunk": True}, "critic is 'team' and shared_trunk is True"),
+        ({"memory": "gru:8"}, "critic is 'team' and memory is gru:8"),
+        ({"algorithm": "pqn"}, "pqn has no critic, which is a setting of ppo and a2c"),
+        ({"algorithm": "sac", "env": "Pendulum-v1"}, "sac has no critic"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            small_run("cpu", **{"env": SPREAD, "critic": "team", **settings})
+    with pytest.raises(ValueError, match=r"critic is 'tem'\. Did you mean 'team'\? Allowed: own, team, all"):
+        small_run("cpu", critic="tem")
+    both = small_run("cpu", FIELD, critic="team", policies={"runner": "one", "tagger": "one"})
+    with pytest.raises(ValueError, match="one policy acts for tagger and runner; give each role a policy of its own"):
+        Trainer(both)
+
+
+def test_description_names_what_the_critic_sees() -> None:
+    lines = describe_engines(small_run("cpu", SPREAD, critic="team"), "cpu")
+    assert lines[0] == "agent: 18 features, the critic sees 54, 16 x 16 tanh, float32, cpu"
+    assert any("critic is team, which these kernels do not support" in line for line in lines)
