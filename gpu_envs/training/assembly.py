@@ -26,7 +26,7 @@ from gpu_envs.training.modules import check_module, check_network_settings, defa
 from gpu_envs.training.networks import CentralInput
 from gpu_envs.training.observations import ObservationScale, Rows
 from gpu_envs.training.off_policy_learner import OffPolicyLearner
-from gpu_envs.training.policy import learns
+from gpu_envs.training.policy import Network, learns
 from gpu_envs.training.process.group import Group
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.record.run_state import check_finite, check_structure, load_run
@@ -41,6 +41,7 @@ _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyD
 _MODULE_SETTINGS = (
     "activation",
     "critic",
+    "critic_observes",
     "hidden",
     "layer_norm",
     "normalise_observations",
@@ -96,22 +97,28 @@ def restart_learner(learner: Learner, run: Run, user_module: nn.Module | None) -
 def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str) -> Case:
     """Return settings, spaces and device of a policy, for engines; ``config`` is a result of ``Run.for_policy``."""
     settings, spaces = (config.algorithm, config.network), (agents.head, agents.features)
-    central = central_input(agents, config.network.critic)
+    central = central_input(agents, config.network)
     return Case(*settings, *spaces, device, agents.masked, agents.split, central, threads=config.kernel_threads)
 
 
-def central_input(agents: PolicyRows | PolicyRole, kind: str) -> CentralInput | None:
-    """Return the input of a policy's critic, None if it sees what the actor sees; ``kind``: as ``Network.critic``."""
-    if kind == "own":
+def central_input(agents: PolicyRows | PolicyRole, network: Network) -> CentralInput | None:
+    """Return the input of a policy's critic that sees more than the actor, otherwise None."""
+    if not network.central:
         return None
+    critic, params = network.critic, network.critic_observes
     parts = agents.parts if isinstance(agents, PolicyRows) else ()
     if len(parts) > 1:
         roles = " and ".join(part.role.name for part in parts)
-        raise ValueError(f"critic is {kind!r}, but one policy acts for {roles}; give each role a policy of its own")
+        raise ValueError(
+            f"the critic of one policy for {roles} cannot see more than its actors (critic, critic_observes); give "
+            "each role a policy of its own"
+        )
     role = parts[0].role if parts else agents
     assert isinstance(role, PolicyRole)
-    features = role.features_of_team if kind == "team" else role.features_of_all
-    return CentralInput(features, len(parts[0].members) if parts else role.agents)
+    if critic == "own" and role.agents > 1:
+        raise ValueError(f"critic_observes is {params} for {role.agents} agents; give critic team or all, too")
+    features = role.features_of_all if critic == "all" else role.features_of_team
+    return CentralInput(features + len(params), len(parts[0].members) if parts else role.agents)
 
 
 def describe_engines(config: Run, device: str) -> list[str]:

@@ -132,6 +132,8 @@ class Iterations:
         self.history = History(config, roles, plan.policies[next(iter(names))][0].role.name, metrics)
         if self._policies_with_memory():
             horizon_env.track_starts()
+        networks = (config.for_policy(name).network for name in self.learners)
+        horizon_env.track_params(dict.fromkeys(name for net in networks for name in net.critic_observes))
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules.values()]
         self._schedules = DeviceSchedules(targets, config, device)

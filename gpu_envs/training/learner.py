@@ -255,7 +255,7 @@ class OnPolicyLearner(Learner):
         arrays = sample_arrays(algorithm, horizon, policy_rows.rows, policy_rows.head, device, networks.state_size)
         self.actions, self.log_probs, self.values = arrays["actions"], arrays["log_probs"], arrays["values"]
         self.sequences = Sequences(arrays, sequence_length(algorithm, horizon)) if networks.state_size else None
-        self.central = None if case.central is None else CentralCritic(case, policy_rows, args.group)
+        self.central = None if case.central is None else CentralCritic(case, policy_rows, horizon, args.group)
         networks.critic_scale = self.central and self.central.scale
         self._group_size = policy_rows.group_size if case.central is None else case.central.agents
         several_truncations = self.sequences is not None and args.limit is not None and horizon > args.limit

@@ -55,6 +55,7 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
         kinds = {"single_agent": not spec.has_team, "may_truncate": limit is not None}
         stored += _bytes_per_replica(vars(RoleStorage(role, horizon, n, "meta", **kinds)).values() for n in (1, 2))
         stored += tracks_starts * (horizon + 1) * role.agents
+    stored += 4 * (horizon + 1) * len({name for run in config.variants for name in run.network.critic_observes})
     stored += 4 * horizon * len(spec.metrics)
     check_learning_policies("policies", config.policy_overrides, plan.policies)
     for name, parts in plan.policies.items():
@@ -79,7 +80,7 @@ def memory_of_run(plan: Plan) -> MemoryEstimate:
         shape = head, "meta", policy_config.network.state_size
         stored += _bytes_per_replica(sample_arrays(algorithm, horizon, n * rows, *shape).values() for n in (1, 2))
         stored += 4 * rows * algorithm.normalise_rewards
-        critic = central_input(parts[0].role, policy_config.network.critic)
+        critic = central_input(parts[0].role, policy_config.network)
         stored += 0 if critic is None else 4 * (horizon + 1) * critic.features
     return MemoryEstimate(stored + sum(shared.values()), per_step)
 

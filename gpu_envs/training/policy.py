@@ -33,6 +33,8 @@ class Network(Settings):
     critic: str = setting("own", choices=("own", "team", "all"), algorithms=_subclasses(PolicyGradient))
     """What the critic sees: own (as the actor), or once for each replica all observations of the role's agents (team)
     or of all roles' (all), with the number of the agent; separate networks without memory."""
+    critic_observes: tuple[str, ...] = setting((), algorithms=_subclasses(PolicyGradient))
+    """Parameters with a value for each replica, such as drawn ones, that only the critic sees: pole_mass,length."""
     memory: Memory | str | None = setting(None, algorithms=_subclasses(PolicyGradient))
     """Recurrent layer behind the hidden layers, such as gru:64 or lstm:64; None: the policy has no memory."""
     initial_std: float = setting(1.0, minimum=0.0068, maximum=7.38, algorithms=_subclasses(PolicyGradient, SAC))
@@ -47,12 +49,18 @@ class Network(Settings):
     def __post_init__(self) -> None:
         """Validate and convert every setting."""
         super().__post_init__()
-        if self.critic != "own" and (self.shared_trunk or self.memory is not None):
+        if self.central and (self.shared_trunk or self.memory is not None):
             name = "shared_trunk" if self.shared_trunk else "memory"
+            more = "critic" if self.critic != "own" else "critic_observes"
             raise ValueError(
-                f"critic is {self.critic!r} and {name} is {getattr(self, name)}: a critic that sees more than the "
-                f"actor cannot have {name}; leave out one of the two"
+                f"{more} is {getattr(self, more)!r} and {name} is {getattr(self, name)}: a critic that sees more than "
+                f"the actor cannot have {name}; give {name}={getattr(Network, name)}, or {more}={getattr(Network, more)!r}"
             )
+
+    @property
+    def central(self) -> bool:
+        """Whether the critic sees more than the actor."""
+        return self.critic != "own" or bool(self.critic_observes)
 
     @property
     def state_size(self) -> int:

@@ -36,10 +36,10 @@ def seen_by_critic(trainer: Any, role: str, critic: str, final: bool = False) ->
             continue
         rows = storage.final_rows if final else storage.rows()
         own = numpy_of(getattr(rows, "individual", rows)).astype(np.float64)
-        alive = numpy_of(storage.alive)[: len(own)]
+        alive: np.ndarray = numpy_of(storage.alive)[: len(own)]
         columns += [np.where(alive[:, :, k, None], own[:, :, k], 0.0) for k in range(own.shape[2])]
         if hasattr(rows, "shared"):
-            columns.append(np.where(alive.any(2)[:, :, None], numpy_of(rows.shared), 0.0))
+            columns.append(np.where(alive.any(2, keepdims=True), numpy_of(rows.shared), 0.0))
     return np.concatenate(columns, 2)
 
 
@@ -107,7 +107,7 @@ def test_one_agent_learns_as_with_its_own_observations(settings: dict[str, Any],
     for critic in ("own", "team", "all"):
         trainer = Trainer(small_run(device, "Pendulum-v1", critic=critic, fused=False, **SHORT, **settings))
         trainer.iterate(3)
-        flat[critic] = numpy_of(trainer.learners["agent"].optimiser.flat)
+        flat[critic] = numpy_of(trainer.learners["agent"].optimisers[0].flat)
     for critic in ("team", "all"):
         assert np.allclose(flat[critic], flat["own"], rtol=1e-4, atol=1e-6)
 
@@ -118,8 +118,8 @@ def test_parts_of_a_minibatch_add_up(device: str, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr("gpu_envs.training.engines.torch.CHUNK_BYTES", size)
         trainer = Trainer(small_run(device, FIELD, critic="all", num_envs=40))
         trainer.iterate(2)
-        flat.append(numpy_of(trainer.learners["runner"].optimiser.flat))
-    assert np.allclose(*flat, rtol=1e-3, atol=1e-5)
+        flat.append(numpy_of(trainer.learners["runner"].optimisers[0].flat))
+    assert np.allclose(flat[0], flat[1], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("garbage", [float("nan"), 1e30])
@@ -135,8 +135,8 @@ def test_observations_of_inactive_agents_do_not_matter(garbage: float, device: s
                     assert dead.any() == (storage.role.name == "runner")
                     storage.observations[dead] = garbage
             trainer.learn()
-        flat.append(numpy_of(trainer.learners["tagger"].optimiser.flat))
-    assert np.array_equal(*flat)
+        flat.append(numpy_of(trainer.learners["tagger"].optimisers[0].flat))
+    assert np.array_equal(flat[0], flat[1])
 
 
 @pytest.mark.parametrize("env", [SPREAD, FIELD])
@@ -146,14 +146,14 @@ def test_runs_resume_identically(env: str, device: str) -> None:
 
 def test_a_run_is_played_with_its_actor(device: str, tmp_path: Any) -> None:
     """An actor needs no other agents' observations, and its weights do not depend on the critic."""
-    first = []
+    weights = []
     for critic in ("own", "team"):
         config = small_run(device, SPREAD, critic=critic, total_steps=8 * 16 * 2, run_dir=str(tmp_path / critic))
-        first.append(
-            numpy_of(Trainer(dataclasses.replace(config, run_dir="")).learners["agent"].module.actor[0].weight)
-        )
-        assert evaluate(train(config, progress=False).run_dir, episodes=20, progress=False)["agent"].mean < 0
-    assert np.array_equal(*first)
+        module: Any = Trainer(dataclasses.replace(config, run_dir="")).learners["agent"].module
+        weights.append(numpy_of(module.actor[0].weight))
+        train(config, progress=False)
+        assert evaluate(tmp_path / critic, episodes=20, progress=False)["agent"].mean < 0
+    assert np.array_equal(weights[0], weights[1])
 
 
 class Mine(PolicyModule):
@@ -199,18 +199,19 @@ def test_wrong_modules_are_refused() -> None:
 
 
 def test_settings_that_exclude_each_other_say_so() -> None:
-    for settings, message in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"shared_trunk": True}, "critic is 'team' and shared_trunk is True"),
         ({"memory": "gru:8"}, "critic is 'team' and memory is gru:8"),
         ({"algorithm": "pqn"}, "pqn has no critic, which is a setting of ppo and a2c"),
         ({"algorithm": "sac", "env": "Pendulum-v1"}, "sac has no critic"),
-    ):
+    )
+    for settings, message in cases:
         with pytest.raises(ValueError, match=message):
-            small_run("cpu", **{"env": SPREAD, "critic": "team", **settings})
+            small_run("cpu", **({"env": SPREAD, "critic": "team"} | settings))
     with pytest.raises(ValueError, match=r"critic is 'tem'\. Did you mean 'team'\? Allowed: own, team, all"):
         small_run("cpu", critic="tem")
     both = small_run("cpu", FIELD, critic="team", policies={"runner": "one", "tagger": "one"})
-    with pytest.raises(ValueError, match="one policy acts for tagger and runner; give each role a policy of its own"):
+    with pytest.raises(ValueError, match="one policy for tagger and runner cannot see more than its actors"):
         Trainer(both)
 
 
@@ -218,3 +219,53 @@ def test_description_names_what_the_critic_sees() -> None:
     lines = describe_engines(small_run("cpu", SPREAD, critic="team"), "cpu")
     assert lines[0] == "agent: 18 features, the critic sees 54, 16 x 16 tanh, float32, cpu"
     assert any("critic is team, which these kernels do not support" in line for line in lines)
+
+
+POLES: dict[str, Any] = {"critic_observes": ("pole_mass", "length"), "horizon": 12}
+DRAWN = {"pole_mass": "uniform:0.05:0.4", "length": "uniform:0.2:1", "max_episode_steps": 5}
+
+
+@pytest.mark.parametrize("normalises", [False, True])
+def test_critic_observes_parameters_of_the_episode(normalises: bool, device: str) -> None:
+    """Of each step those before it, also of the last of an episode, after which new ones are drawn."""
+    trainer: Any = Trainer(small_run(device, params=DRAWN, normalise_observations=normalises, **POLES))
+    env = trainer.horizon_env.env
+    seen, step = [], trainer.horizon_env.step
+
+    def look() -> None:
+        seen.append(np.stack([numpy_of(env.params[name]) for name in POLES["critic_observes"]], 1))
+
+    def watched(t: int, actions: Any) -> None:
+        step(t, actions)
+        look()
+
+    trainer.horizon_env.step = watched
+    for _ in range(2):
+        seen.clear()
+        look()
+        roll_out(trainer)
+        learner = trainer.learners["agent"]
+        shown, params = numpy_of(learner.central.samples.shared).reshape(12, 8, 6), np.stack(seen)
+        assert len(np.unique(params[:, 0], axis=0)) > 2
+        assert np.array_equal(shown[..., 4:], params[:-1])
+        assert np.array_equal(shown[..., :4], numpy_of(trainer.horizon_env.storage["agent"].rows())[:-1, :, 0])
+        final = numpy_of(learner.central.final_rows(trainer.horizon_env.storage).shared)
+        assert np.array_equal(final[..., 4:], params[:-1])
+        trainer.learn()
+
+
+def test_critics_with_parameters_resume_identically(device: str) -> None:
+    assert_resumes_identically(small_run(device, params=DRAWN, **POLES))
+    drawn = {"pole_mass": "uniform:0.05:0.4", "max_episode_steps": 5}
+    assert_resumes_identically(small_run(device, params=drawn, critic="team", critic_observes=("pole_mass",)))
+
+
+def test_parameters_that_a_critic_cannot_see() -> None:
+    for name, message in (
+        ("pole_mass", "pole_mass of CartPole-v1 is 0.1, in all replicas; name numbers with a value for each replica"),
+        ("pole_mas", "CartPole-v1 has no parameter 'pole_mas'. Did you mean 'pole_mass'?"),
+    ):
+        with pytest.raises(ValueError, match=message.replace("?", "[?]")):
+            Trainer(small_run("cpu", critic_observes=(name,)))
+    with pytest.raises(ValueError, match="for 3 agents; give critic team or all, too"):
+        Trainer(small_run("cpu", SPREAD, critic_observes=("contact_force",)))

@@ -35,7 +35,6 @@ UPDATING: Mapping[str, Any] = {
     "normalise_observations": True,
     "normalise_rewards": True,
     "normalise_values": True,
-    "critic": "team",
 }
 """Settings without an effect before the first update, with another value for each."""
 
@@ -45,6 +44,8 @@ ACTING: Mapping[str, Any] = {
     "layer_norm": True,
     "shared_trunk": True,
     "memory": "gru:8",
+    "critic": "team",
+    "critic_observes": ("grid_length",),
     "initial_std": 0.5,
     "precision": "bf16",
     "fused": False,
@@ -127,7 +128,7 @@ def test_a_setting_changes_only_its_policy(name: str, role: str, device: str) ->
         assert_same_bits(plain[role], found[role])
 
 
-@pytest.mark.parametrize("name", ["hidden", "activation", "layer_norm", "shared_trunk", "initial_std"])
+@pytest.mark.parametrize("name", ["hidden", "activation", "layer_norm", "shared_trunk", "initial_std", "critic"])
 def test_policies_have_separate_networks(name: str, device: str) -> None:
     value = OTHERS[name]
     plain, every = (Trainer(duel(device, **given)).learners for given in ({}, {name: value}))

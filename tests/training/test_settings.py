@@ -244,12 +244,13 @@ def test_settings_of_a_role_with_another_policy_are_refused() -> None:
 def drawn(numbers: random.Random) -> dict[str, Any]:
     """Return random flat settings of a run with two policies."""
     found: dict[str, Any] = {"env": ENV, "params": {"gravity": 9.0}, "policies": {"runner": "fox", "hound": "random"}}
+    excluded = ("critic", "critic_observes") if numbers.random() < 0.5 else ("shared_trunk", "memory")
     for policy in ("", "fox.", "a b."):
         algorithm = numbers.choice([*ALGORITHMS])
         found[f"{policy}algorithm"] = algorithm
         for name, field in SETTINGS.items():
             usable = algorithm in (algorithms_with(name) or ALGORITHMS) and (not policy or name in POLICY_SETTINGS)
-            if usable and numbers.random() < 0.5:
+            if usable and name not in excluded and numbers.random() < 0.5:
                 found[policy + name] = allowed(field, numbers)
         if algorithm in ("sac", "td3", "ddpg"):
             found |= {f"{policy}buffer_size": 500, f"{policy}learning_starts": 9}

@@ -19,49 +19,61 @@ class CentralCritic:
 
     Attributes:
         scale: Normalisation of the observations; None: no normalisation.
-        samples: The observations of the last horizon, ``[horizon * rows, features]``.
     """
 
-    samples: SplitRows
-
-    def __init__(self, case: Case, policy_rows: PolicyRows, group: Group) -> None:
+    def __init__(self, case: Case, policy_rows: PolicyRows, horizon: int, group: Group) -> None:
+        """Allocate the observations of a horizon."""
         assert case.central is not None
-        self._part, self._rows, self._of_all = policy_rows.parts[0], policy_rows.rows, case.network.critic == "all"
-        normalises = case.network.normalise_observations
-        self.scale = ObservationScale(case.central.features, case.device, group) if normalises else None
+        network, features = case.network, case.central.features
+        self._part, self._rows, self._of_all = policy_rows.parts[0], policy_rows.rows, network.critic == "all"
+        self._params = network.critic_observes
+        self._observations = torch.zeros(horizon + 1, policy_rows.num_envs, features, device=case.device)
+        self.scale = ObservationScale(features, case.device, group) if network.normalise_observations else None
 
     def observe(self, storage: Mapping[str, RoleStorage]) -> SplitRows:
-        """Store a horizon's observations; return these and those after it, ``[horizon + 1, rows, features]``."""
-        rows = self._joined({name: (s.rows(), s.alive) for name, s in storage.items()})
-        self.samples = rows[:-1].flatten(0, 1)
-        return rows
+        """Store and return the observations before each step and after the last, ``[horizon + 1, rows, features]``."""
+        roles = {name: (s.rows(), s.alive) for name, s in storage.items()}
+        torch.cat(self._parts(storage, roles, slice(None)), -1, out=self._observations)
+        return self._shared(self._observations)
+
+    @property
+    def samples(self) -> SplitRows:
+        """The observations before each step, ``[horizon * rows, features]``."""
+        return self._shared(self._observations[:-1]).flatten(0, 1)
 
     def final_rows(self, storage: Mapping[str, RoleStorage]) -> SplitRows:
         """Return the final observations of episodes, ``[horizon, rows, features]``."""
-        return self._joined(
-            {name: (s.final_rows, None if s.alive is None else s.alive[:-1]) for name, s in storage.items()}
-        )
+        before = slice(-1)
+        roles = {name: (s.final_rows, None if s.alive is None else s.alive[before]) for name, s in storage.items()}
+        return self._shared(torch.cat(self._parts(storage, roles, before), -1))
 
     def learn(self) -> None:
         """Update the statistics by the last horizon's observations."""
         if self.scale is not None:
-            self.scale.learn(self.samples.shared, None)
+            self.scale.learn(self._observations[:-1].flatten(0, 1), None)
 
-    def _joined(self, by_role: Mapping[str, tuple[Rows, Tensor | None]]) -> SplitRows:
-        chosen = by_role.values() if self._of_all else (by_role[self._part.role.name],)
-        parts = [_joint(*role) for role in chosen]
-        shared = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        no_features = shared.new_empty(len(shared), self._rows, 0)
-        return SplitRows(no_features, shared, len(self._part.members), Split(0, shared.shape[-1], 0))
+    def _parts(
+        self, storage: Mapping[str, RoleStorage], roles: Mapping[str, tuple[Rows, Tensor | None]], steps: slice
+    ) -> list[Tensor]:
+        """Return the parts of observations, ``[steps, num_envs, ...]``: roles' observations, and parameters."""
+        own = storage[self._part.role.name]
+        chosen = roles.values() if self._of_all else (roles[own.role.name],)
+        parts = [part for role in chosen for part in _without_inactive(*role)]
+        if self._params and own.params is not None:
+            parts += [own.params[steps, :, own.param_names.index(name)].unsqueeze(-1) for name in self._params]
+        return parts
+
+    def _shared(self, observations: Tensor) -> SplitRows:
+        no_features = observations.new_empty(len(observations), self._rows, 0)
+        split = Split(0, observations.shape[-1], 0)
+        return SplitRows(no_features, observations, len(self._part.members), split)
 
 
-def _joint(rows: Rows, alive: Tensor | None) -> Tensor:
-    """Return a role's observations ``[steps, num_envs, features of all agents]``, zeros for inactive agents."""
+def _without_inactive(rows: Rows, alive: Tensor | None) -> list[Tensor]:
+    """Return a role's observations, and shared ones, ``[steps, num_envs, features]``; zeros for inactive agents."""
     own, shared = (rows.individual, rows.shared) if isinstance(rows, SplitRows) else (rows, None)
     if alive is not None:
         own = torch.where(alive.unsqueeze(-1), own, 0.0)
     if shared is None:
-        return own.flatten(-2)
-    if alive is not None:
-        shared = torch.where(alive.any(-1, keepdim=True), shared, 0.0)
-    return torch.cat((own.flatten(-2), shared), -1)
+        return [own.flatten(-2)]
+    return [own.flatten(-2), shared if alive is None else torch.where(alive.any(-1, keepdim=True), shared, 0.0)]

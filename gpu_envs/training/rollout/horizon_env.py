@@ -112,6 +112,8 @@ class RoleStorage:
         self.episode_return = zeros(horizon, n, a)
         self.episode_length = zeros(horizon, n, a, dtype=torch.int32)
         self.starts: torch.Tensor | None = None
+        self.params: torch.Tensor | None = None
+        self.param_names: tuple[str, ...] = ()
 
     def track_starts(self) -> None:
         """Record before which steps policies with memory restart: new episodes, and inactive agents.
@@ -214,6 +216,7 @@ _BEFORE_STEP = {
     "alive": "alive",
     "action_masks": "action_mask",
     "starts": "starts",
+    "params": "params",
 }
 """Attributes of ``RoleStorage`` whose row ``t`` is an input of step ``t``, by their keys in checkpoints."""
 
@@ -313,6 +316,7 @@ class HorizonEnv:
                 storage.alive[-1].copy_(infos["alive"][name])
             if storage.action_mask is not None:
                 storage.action_mask[-1].copy_(masks[name])
+        self._record_params(-1)
 
     def state(self) -> dict[str, Any]:
         """Return copies of everything that the next horizon depends on."""
@@ -361,11 +365,39 @@ class HorizonEnv:
             if storage.alive is not None:
                 storage.alive[t + 1].copy_(infos["alive"][name])
             storage.record_starts(t)
+        self._record_params(t + 1)
 
     def track_starts(self) -> None:
         """Record starts for policies with memory, from now on; the next step is one."""
         for storage in self.storage.values():
             storage.track_starts()
+
+    def track_params(self, names: Collection[str]) -> None:
+        """Record the values of parameters in each replica before each step, for critics, from now on."""
+        for name in names:
+            value = self.env.params.get(name)
+            if not isinstance(value, torch.Tensor) or value.shape != (self.num_envs,):
+                raise ValueError(
+                    f"critic_observes names {name!r}, but {self._without_values(name)}; name numbers with a value for "
+                    "each replica, such as parameters that are drawn: --param NAME=uniform:LOW:HIGH"
+                )
+        if names:
+            values = torch.zeros(self.horizon + 1, self.num_envs, len(names), device=self.device)
+            for storage in self.storage.values():
+                storage.params, storage.param_names = values, tuple(names)
+
+    def _without_values(self, name: str) -> str:
+        """Return why a parameter has no value for each replica."""
+        spec = self.env.simulation.config.spec
+        if name not in spec.params:
+            return f"{spec.id} has no {spec.unknown(name)}"
+        return f"{name} of {spec.id} is {self.env.params[name]}, in all replicas"
+
+    def _record_params(self, t: int) -> None:
+        """Record the values of parameters before step ``t``, if they are."""
+        storage = next(iter(self.storage.values()))
+        if storage.params is not None:
+            torch.stack([self.env.params[name] for name in storage.param_names], 1, out=storage.params[t])
 
     def starts(self, t: int) -> dict[str, torch.Tensor]:
         """Return whether step ``t`` is a start, by role, ``[num_envs, agents]``; empty if starts are not recorded."""
