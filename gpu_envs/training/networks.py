@@ -172,15 +172,24 @@ class SplitLinear(nn.Linear):
 
 @final
 class CentralLinear(nn.Linear):
-    """A first layer whose input the agents of a group share; each has a bias of its own: it knows its number."""
+    """A first layer that multiplies what the agents of a group share once, and knows the number of each agent.
 
-    def __init__(self, features: int, agents: int, width: int) -> None:
-        super().__init__(features, width)
-        self.bias = nn.Parameter(torch.empty(agents, width))
+    Its inputs are the features that they share, a one for the agent's number among zeros (of several agents), and
+    padding.
+    """
+
+    def __init__(self, central: CentralInput, width: int) -> None:
+        inputs = central.features + (central.agents if central.agents > 1 else 0)
+        super().__init__(inputs if inputs <= MAX_SMALL_FEATURES else padded(inputs), width)
+        self.central = central
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        products = nn.functional.linear(rows, self.weight)
-        return (products.unsqueeze(1) + self.bias).flatten(0, 1)
+        features, agents = self.central
+        products = nn.functional.linear(nn.functional.pad(rows, (0, self.in_features - features)), self.weight)
+        if agents == 1:
+            return products + self.bias
+        of_agents = self.weight[:, features : features + agents].T + self.bias
+        return (products.unsqueeze(1) + of_agents).flatten(0, 1)
 
 
 def padded(count: int) -> int:
@@ -241,14 +250,12 @@ def hidden_layers(case: Case, *, pads: bool = True, central: CentralInput | None
     """
     layers = nn.Sequential()
     features, network, split = case.features, case.network, case.split
-    if central is not None:
-        features, split = central.features, None
-    if pads and features > MAX_SMALL_FEATURES and features % ALIGNMENT and split is None:
+    if pads and central is None and features > MAX_SMALL_FEATURES and features % ALIGNMENT and split is None:
         layers.append(Padding())
         features = padded(features)
     for number, width in enumerate(network.hidden):
         if number == 0 and central is not None:
-            layers.append(CentralLinear(features, central.agents, width))
+            layers.append(CentralLinear(central, width))
         else:
             layers.append(nn.Linear(features, width) if split is None or number > 0 else SplitLinear(split, width))
         if network.layer_norm:

@@ -54,7 +54,8 @@ class Network(Settings):
             more = "critic" if self.critic != "own" else "critic_observes"
             raise ValueError(
                 f"{more} is {getattr(self, more)!r} and {name} is {getattr(self, name)}: a critic that sees more than "
-                f"the actor cannot have {name}; give {name}={getattr(Network, name)}, or {more}={getattr(Network, more)!r}"
+                f"the actor cannot have {name}; give the default of one of the two, {more}={getattr(Network, more)!r} "
+                f"or {name}={getattr(Network, name)}"
             )
 
     @property

@@ -47,24 +47,28 @@ def values_of(module: Any, seen: np.ndarray) -> np.ndarray:
     """Return the values of each agent in float64, from the layers' weights: ``[steps, replicas, agents]``."""
     layers = [layer for layer in module.critic if hasattr(layer, "weight")]
     first, *weights = [numpy_of(layer.weight).astype(np.float64) for layer in layers]
-    own_biases, *biases = [numpy_of(layer.bias).astype(np.float64) for layer in layers]
-    padded = np.zeros((*seen.shape[:2], first.shape[1]))
-    padded[..., : seen.shape[2]] = seen
+    biases = [numpy_of(layer.bias).astype(np.float64) for layer in layers]
     by_agent = []
-    for own_bias in own_biases:
-        x = padded @ first.T + own_bias
-        for weight, bias in zip(weights, biases, strict=True):
+    for agent in range(module.critic[0].central.agents):
+        inputs = np.zeros((*seen.shape[:2], first.shape[1]))
+        inputs[..., : seen.shape[2]] = seen
+        if module.critic[0].central.agents > 1:
+            inputs[..., seen.shape[2] + agent] = 1.0
+        x = inputs @ first.T + biases[0]
+        for weight, bias in zip(weights, biases[1:], strict=True):
             x = np.tanh(x) @ weight.T + bias
         by_agent.append(x[..., 0])
     return np.stack(by_agent, 2)
 
 
-@pytest.mark.parametrize("critic", ["team", "all"])
+@pytest.mark.parametrize(("critic", "fused"), [("team", None), ("all", None), ("all", False)])
 @pytest.mark.parametrize(("env", "role"), [(FIELD, "runner"), (FIELD, "tagger"), (SPREAD, "agent"), (GRID, "runner")])
-def test_values_are_those_of_the_joint_observations(env: str, role: str, critic: str, device: str) -> None:
+def test_values_are_those_of_the_joint_observations(
+    env: str, role: str, critic: str, fused: bool | None, device: str
+) -> None:
     """Also after a truncation, whose value the last observations of all agents have."""
     settings = {"normalise_observations": True, "params": {"max_episode_steps": 6}} if env == SPREAD else {}
-    trainer: Any = Trainer(small_run(device, env, critic=critic, gae_lambda=1.0, gamma=0.9, **settings))
+    trainer: Any = Trainer(small_run(device, env, critic=critic, fused=fused, gae_lambda=1.0, gamma=0.9, **settings))
     history: list[np.ndarray] = []
     for iteration in range(3):
         roll_out(trainer)
@@ -216,8 +220,9 @@ def test_settings_that_exclude_each_other_say_so() -> None:
 
 
 def test_description_names_what_the_critic_sees() -> None:
-    lines = describe_engines(small_run("cpu", SPREAD, critic="team"), "cpu")
-    assert lines[0] == "agent: 18 features, the critic sees 54, 16 x 16 tanh, float32, cpu"
+    run = small_run("cpu", SPREAD, critic="team", hidden=(64, 64))
+    lines = describe_engines(run, "cuda:0")
+    assert lines[0] == "agent: 18 features, the critic sees 54, 64 x 64 tanh, float32, cuda:0"
     assert any("critic is team, which these kernels do not support" in line for line in lines)
 
 

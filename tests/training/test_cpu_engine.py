@@ -30,6 +30,9 @@ CASES: dict[str, dict[str, Any]] = {
     "team": {"env": FIELD, "params": FIELD_PARAMS, "num_envs": 6, "stagger": True},
     "masks": {"env": "MaskedCorridor-v0", "num_envs": 16},
     "grid": {"env": GRID, "num_envs": 6, "activation": "relu"},
+    "central critic": {"env": FIELD, "params": FIELD_PARAMS, "num_envs": 6, "critic": "all", "layer_norm": True},
+    "central critic, statistics": {"env": "SimpleSpread-v3", "critic": "team", "normalise_observations": True},
+    "central critic, relu": {"env": GRID, "num_envs": 6, "critic": "team", "hidden": (30,), "activation": "relu"},
 }
 
 
@@ -46,6 +49,10 @@ def finished(trainer: Trainer) -> Any:
     """Returns a learner after a rollout, from which it can learn."""
     trainer.roll_out()
     learner: Any = next(iter(trainer.learners.values()))
+    if learner.networks.critic_scale is not None:
+        scale = learner.networks.critic_scale
+        scale.offset.fill_(0.25)
+        scale.inverse.fill_(1.5)
     learner.finish_rollout(trainer.horizon_env.storage)
     return learner
 
@@ -68,8 +75,11 @@ def test_they_equal_torch(name: str) -> None:
     for learner in learners:
         observations, samples = reference.samples  # the same for both
         torch.manual_seed(0)
-        indices = torch.randperm(len(samples.log_probs))[: len(samples.log_probs) * 2 // 3].int()
+        agents = 1 if reference.central is None else reference.central.samples.group_size
+        groups = torch.randperm(len(samples.log_probs) // agents)[: len(samples.log_probs) * 2 // 3 // agents]
+        indices = (groups.unsqueeze(1) * agents + torch.arange(agents)).flatten().int()
         minibatch = Minibatch(observations, samples, indices, learner.algorithm, learner.scalars)
+        minibatch.critic_observations = reference.central and reference.central.samples
         learner.networks.gradient(minibatch, learner.optimiser.totals)
         gradients.append((learner.optimiser.gradient.clone(), learner.optimiser.totals.clone()))
     (found, sums), (expected, expected_sums) = gradients
@@ -90,7 +100,15 @@ def test_q_networks_equal_torch(case: dict[str, Any]) -> None:
     torch.testing.assert_close(kernels.optimiser.flat, reference.optimiser.flat, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", [{}, {"env": "Pendulum-v1", "shared_trunk": True}, {"algorithm": "pqn", "epochs": 1}])
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        {"env": "Pendulum-v1", "shared_trunk": True},
+        {"algorithm": "pqn", "epochs": 1},
+        {"params": {"pole_mass": "uniform:0.1:0.4"}, "critic_observes": ("pole_mass",)},
+    ],
+)
 def test_bits_do_not_depend_on_threads(case: dict[str, Any]) -> None:
     weights = []
     for threads in (1, 2, 3):

@@ -47,7 +47,7 @@ from gpu_envs.training.engines.ops import LOSS_MEMBERS, SUMS, float_struct, head
 from gpu_envs.training.engines.optimiser import Adam
 from gpu_envs.training.engines.torch import CHOOSER
 from gpu_envs.training.networks import Case, Perceptron, QNetwork, SharedPerceptron, drop_outward_gradient
-from gpu_envs.training.observations import Scale, update_max_magnitude
+from gpu_envs.training.observations import Rows, Scale, SplitRows, update_max_magnitude
 from gpu_envs.training.process.group import Group
 
 MAX_LAYERS = 3
@@ -58,6 +58,9 @@ MAX_WIDTH = 256
 
 MAX_FEATURES = 512
 """Maximum features of an observation."""
+
+MAX_CENTRAL_FEATURES = 1024
+"""Maximum features of a central critic."""
 
 _MAX_PARTS = 16
 """Maximum number of partial sums of a gradient. Another number changes its bits."""
@@ -75,14 +78,22 @@ _ACTIVATIONS = {
 """Activations at x, and their slopes from the input x and the output y, in C++."""
 
 _PARTS = (("Index", "parts"), ("float*", "partials"))
+_CENTRAL = (
+    ("const float*?", "central", ("groups", "central_features")),
+    *(("const float*?", f"central_{name}", ("central_features",)) for name in ("mean", "inverse")),
+)
+"""Observations of a central critic, and their normalisation."""
 _FLAT = ("const float*", "flat", ("parameters",))
 _MASK = ("const u8*?", "action_mask", ("rows", "outputs"))
 
 _ACT_CALL = float_struct("SampleCall", *ACT_MEMBERS, ("float*?", "values", ("rows",)), _MASK)
+_VALUES = (
+    ("const float*?", *member[1:]) if member[1] == "observations" else member
+    for member in VALUES_MEMBERS
+    if member[1] not in ("largest", "alive")
+)
 _POLICY_CALLS: dict[str, Struct] = {
-    "values": float_struct(
-        "ValuesCall", *(member for member in VALUES_MEMBERS if member[1] not in ("largest", "alive"))
-    ),
+    "values": float_struct("ValuesCall", *_VALUES, *_CENTRAL),
     "update": float_struct(
         "LossCall",
         *LOSS_MEMBERS,
@@ -90,6 +101,7 @@ _POLICY_CALLS: dict[str, Struct] = {
         ("const float*", "observations", ("samples", "features")),
         ("const u8*?", "action_mask", ("samples", "outputs")),
         *SCALE,
+        *_CENTRAL,
         ("float*", "values", ("rows",)),
         ("float*", "grad_values", ("rows",)),
         ("float*", "sums", (len(SUMS), "rows")),
@@ -114,7 +126,10 @@ class CpuPolicyEngine(KernelEngine):
     learns = PolicyGradient
     device = "cpu"
     algorithms = (PPO, A2C)
-    settings = (*POLICY_LOSS_SETTINGS, *PERCEPTRON_SETTINGS, "layer_norm", "shared_trunk")
+    settings = (
+        *(*POLICY_LOSS_SETTINGS, *PERCEPTRON_SETTINGS, "layer_norm", "shared_trunk"),
+        *("critic", "critic_observes"),
+    )
     kernels = (
         ("acting", "kernel_act of cpu/acting.cuh, with the values"),
         ("values", "kernel_values of cpu/policy.cuh"),
@@ -165,6 +180,8 @@ def _limit(case: Case) -> str:
         return f"hidden layers are {hidden}, and the kernels take up to {MAX_LAYERS} of up to {MAX_WIDTH} units"
     if case.features > MAX_FEATURES:
         return f"observations have {case.features} features, more than {MAX_FEATURES}"
+    if case.central is not None and case.central.features > MAX_CENTRAL_FEATURES:
+        return f"the critic sees {case.central.features} features, more than {MAX_CENTRAL_FEATURES}"
     return ""
 
 
@@ -173,6 +190,7 @@ def _network_text(case: Case, nets: Sequence[Sequence[Linear]], log_std: int, me
     activation, slope = _ACTIVATIONS[case.network.activation]
     low, high = (f"float({bound!r})" for bound in LOG_STD_RANGE)
     value_column = means if len(nets) == 1 else 0
+    shared, agents = case.central or (0, 0)
     hidden, of_input = case.network.hidden, re.search(r"\by\b", slope) is None
 
     def per_layer(name: str, attribute: str) -> str:
@@ -180,8 +198,10 @@ def _network_text(case: Case, nets: Sequence[Sequence[Linear]], log_std: int, me
 
     lines = [
         f"constexpr int NETS = {len(nets)}, LAYERS = {len(hidden) + 1}, FEATURES = {case.features};",
-        f"constexpr int INPUTS = {nets[0][0].columns}, COUNT = {count}, MEANS = {means}, LOG_STD = {log_std};",
+        f"constexpr int COUNT = {count}, MEANS = {means}, LOG_STD = {log_std};",
         f"constexpr int VALUE_NET = {len(nets) - 1}, VALUE_COLUMN = {value_column};",
+        f"constexpr int AGENTS = {agents}, CENTRAL = {shared};",
+        table("first_inputs_of", [[layers[0].columns] for layers in nets], "int net, int l = 0"),
         f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
         f"constexpr bool SLOPE_OF_INPUT = {str(of_input).lower()};",
         f"FN constexpr int width_of(int l) {{ constexpr int t[] = {{{', '.join(map(str, hidden))}}}; return t[l]; }}",
@@ -221,6 +241,7 @@ class _Kernels:
         self.settings: Final = head_settings(head)
         self.inputs: Final = {"flat": flat, **scale_values(scale)}
         sizes = {**self.settings.sizes, "features": case.features, "parameters": len(flat)}
+        sizes["central_features"] = 0 if case.central is None else case.central.features
         self.weight: Final = max(1, len(flat) // 100)  # of a row, in steps of a small environment
         settings = dataclasses.replace(self.settings, sizes=sizes, weight=self.weight)
         if "act" in calls:
@@ -249,11 +270,10 @@ class _Kernels:
 class CpuPolicyNetworks(PolicyNetworks):
     """Runs an actor and a critic; gradients are deterministic, for any number of threads."""
 
-    acts_with_value = True
-
     def __init__(self, case: Case, module: Perceptron | SharedPerceptron, optimiser: Adam, scale: Scale) -> None:
         """Starts to compile the kernels; the optimiser has all parameters."""
         self.optimiser: Adam = optimiser
+        self.acts_with_value = case.central is None
         self._module, (nets, log_std) = module, nets_of(module)
         make = functools.partial(_Kernels, case, nets, optimiser, scale, log_std=log_std)
         self._cpu: Final = make(("policy", _POLICY_CALLS, ("policy_loss",)))
@@ -299,8 +319,19 @@ class CpuPolicyNetworks(PolicyNetworks):
     def values(self, request: ValueRequest) -> None:
         if request.largest is not None:
             update_max_magnitude(request.largest, request.observations, request.alive)
+        rows = request.observations
+        if isinstance(rows, SplitRows):
+            request = dataclasses.replace(request, observations=rows.individual)
         members = {name: value for name, value in request.members.items() if name not in ("largest", "alive")}
-        self._cpu.kernels["values"].launch(len(request.values), **members)
+        if isinstance(rows, SplitRows):
+            members["observations"] = None
+        self._cpu.kernels["values"].launch(len(request.values), **members, **self._central(rows))
+
+    def _central(self, rows: Rows | None) -> dict[str, MemberValue]:
+        """Returns the values of ``_CENTRAL``, which are None without a central critic."""
+        shared, scale = rows.shared if isinstance(rows, SplitRows) else None, scale_values(self.critic_scale)
+        values = {"central": shared, "central_mean": scale["mean"], "central_inverse": scale["inverse"]}
+        return {**values, "groups": 0 if shared is None else len(shared)}
 
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
         count = minibatch.count
@@ -308,7 +339,8 @@ class CpuPolicyNetworks(PolicyNetworks):
             memory = totals.new_empty(2 + TOTALS, count)
             self._scratch[count] = {"values": memory[0], "grad_values": memory[1], "sums": memory[2:]}
         scratch, mask = self._scratch[count], mask_bytes(minibatch.samples.action_mask)
-        self._cpu.learn("update", {**minibatch.members, **scratch, "action_mask": mask}, count)
+        central = self._central(minibatch.critic_observations)
+        self._cpu.learn("update", {**minibatch.members, **scratch, **central, "action_mask": mask}, count)
         if (log_std := self._module.log_std) is not None:
             first = log_std.storage_offset()
             gradient = self.optimiser.gradient[first : first + len(log_std)]

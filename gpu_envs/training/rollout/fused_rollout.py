@@ -34,6 +34,7 @@ class FusedRollout:
         """Return the fused rollout for policies and environment parameters; None if there is no kernel for them."""
         learner = next(iter(learners.values()))
         alone = len(learners) == 1 and not players and horizon_env.roles[0].frames == 1
+        alone = alone and horizon_env.storage[horizon_env.roles[0].name].params is None
         if (
             alone
             and isinstance(learner, OnPolicyLearner)

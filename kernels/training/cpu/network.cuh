@@ -3,13 +3,14 @@
 // Rows of numbers are padded with zeros to a multiple of VECTOR columns, so that one product serves all layers, forward
 // and backward: vectors run across columns, and each number of the left factor multiplies a vector of the right one.
 //
-// Generated before it: COUNT (weights), NETS, LAYERS, FEATURES (of an observation), INPUTS (of the first layer); per layer
-// width_of(l), the outputs of a hidden layer; per net and layer outputs_of(net, l), weights_at(net, l),
+// Generated before it: COUNT (weights), NETS, LAYERS, FEATURES (of an observation); per net first_inputs_of(net); per
+// layer width_of(l), the outputs of a hidden layer; per net and layer outputs_of(net, l), weights_at(net, l),
 // biases_at(net, l), gains_at(net, l), shifts_at(net, l) (-1: no layer normalisation); activation(x), and slope(x, y) of
-// it at x with the output y; SLOPE_OF_INPUT, whether slope reads only x.
+// it at x with the output y; SLOPE_OF_INPUT, whether slope reads only x. AGENTS that share a row of a central critic,
+// of CENTRAL features (0: the critic has the actor's observations); VALUE_NET, the critic.
 
 FN constexpr int padded(int columns) { return (columns + VECTOR - 1) / VECTOR * VECTOR; }
-FN constexpr int inputs_of(int l) { return l == 0 ? INPUTS : width_of(l - 1); }
+FN constexpr int inputs_of(int net, int l) { return l == 0 ? first_inputs_of(net) : width_of(l - 1); }
 
 constexpr bool NORMALISES = gains_at(0, 0) >= 0;
 constexpr bool KEPT       = SLOPE_OF_INPUT || NORMALISES;  // whether the backward pass needs pre_activations
@@ -82,7 +83,7 @@ template <bool LEARNS> struct Memory {
     float* weights_by_input[NETS][LAYERS];   // [inputs, outputs], for the forward pass
     float* weights_by_output[NETS][LAYERS];  // [outputs, inputs], for the backward pass
     float* biases[NETS][LAYERS];
-    float* observations;
+    float* observations[NETS];
     float* activations[NETS][LAYERS];      // and the outputs of the last layer
     float* pre_activations[NETS][LAYERS];  // if KEPT; with layer normalisation, the normalised sums
     float* inverse_stds[NETS][LAYERS];     // of layer normalisation
@@ -98,20 +99,23 @@ template <bool LEARNS> struct Memory {
     }
     // Places the arrays from `start` on; with null it only counts.
     FN explicit Memory(float* start) : rows(0), end(start) {
-        int widest = INPUTS;
+        int widest = 0;
         for (int net = 0; net < NETS; ++net) {
             for (int l = 0; l < LAYERS; ++l) {
-                const int in = inputs_of(l), out = outputs_of(net, l);
+                const int in = inputs_of(net, l), out = outputs_of(net, l);
                 weights_by_input[net][l]  = take(in * padded(out));
                 weights_by_output[net][l] = LEARNS && l > 0 ? take(out * padded(in)) : nullptr;
                 biases[net][l]            = take(out);
                 activations[net][l]       = take(LANES * padded(out));
                 pre_activations[net][l]   = KEPT && l < LAYERS - 1 ? take(LANES * padded(out)) : nullptr;
                 inverse_stds[net][l]      = take(LANES);
-                widest                    = maximum(widest, out);
+                widest                    = maximum(widest, maximum(in, out));
             }
         }
-        observations = take(LANES * padded(INPUTS));
+        for (int net = 0; net < NETS; ++net) {
+            const bool shares = net > 0 && AGENTS == 0;
+            observations[net] = shares ? observations[0] : take(LANES * padded(first_inputs_of(net)));
+        }
         for (float*& each : grads) each = take(LEARNS ? LANES * padded(widest) : 0);
         lines = take(PARAMETERS * LANES);
     }
@@ -120,7 +124,7 @@ template <bool LEARNS> struct Memory {
     FN void load_weights(const float* flat, int first_net) {
         for (int net = first_net; net < NETS; ++net) {
             for (int l = 0; l < LAYERS; ++l) {
-                const int          in = inputs_of(l), out = outputs_of(net, l);
+                const int          in = inputs_of(net, l), out = outputs_of(net, l);
                 const float* const from = flat + weights_at(net, l);
                 for (int j = 0; j < padded(out); ++j) {
                     biases[net][l][j] = j < out ? flat[biases_at(net, l) + j] : 0.0f;
@@ -137,26 +141,41 @@ template <bool LEARNS> struct Memory {
     template <class Call, class Row> FN void load_observations(const Call& call, int lanes, Row row) {
         rows = minimum(LANES, (lanes + 3) / 4 * 4);
         for (int k = 0; k < rows; ++k) {
-            float* const       to   = observations + k * padded(INPUTS);
-            const Index        from = row(k);
+            const Index        from    = row(k);
             const float* const numbers = call.observations + from * FEATURES;
-            const int          count   = from < 0 ? 0 : FEATURES;
-            for (int i = 0; i < count; ++i) to[i] = numbers[i];
-            for (int i = 0; call.mean != nullptr && i < count; ++i) {
-                to[i] = clip((to[i] - call.mean[i]) * call.inverse[i], -call.limit, call.limit);
-            }
-            for (int i = count; i < padded(INPUTS); ++i) to[i] = 0;
+            load_row(0, k, numbers, from < 0 ? 0 : FEATURES, call.mean, call.inverse, call.limit);
         }
+    }
+    // The same of a central critic: the features that the agent of a row shares with its group, and its number.
+    template <class Call, class Row> FN void load_central(const Call& call, int lanes, Row row) {
+        rows = minimum(LANES, (lanes + 3) / 4 * 4);
+        for (int k = 0; k < rows; ++k) {
+            const Index        from    = row(k), group = from < 0 ? 0 : from / AGENTS;
+            const float* const numbers = call.central + group * CENTRAL;
+            float* const       to      = load_row(VALUE_NET, k, numbers, from < 0 ? 0 : CENTRAL, call.central_mean,
+                                                  call.central_inverse, call.limit);
+            if (AGENTS > 1 && from >= 0) to[CENTRAL + from % AGENTS] = 1;
+        }
+    }
+    // Copies the first numbers of a net's row k, normalised if a mean is given, and zeros up to its end.
+    FN float* load_row(int net, int k, const float* numbers, int count, const float* mean, const float* inverse,
+                       float limit) {
+        const int    end = padded(first_inputs_of(net));
+        float* const to  = observations[net] + k * end;
+        for (int i = 0; i < count; ++i) to[i] = numbers[i];
+        for (int i = 0; mean != nullptr && i < count; ++i) to[i] = clip((to[i] - mean[i]) * inverse[i], -limit, limit);
+        for (int i = count; i < end; ++i) to[i] = 0;
+        return to;
     }
     // Copies the observations of the rows of `env`.
     template <class Call, class Env> FN void load_observations(const Call& call, const Env& env) {
         load_observations(call, env.lanes, [&](int k) { return k < env.lanes ? env.index(k) : Index(-1); });
     }
-    FN const float* outputs_before(int net, int l) const { return l == 0 ? observations : activations[net][l - 1]; }
+    FN const float* outputs_before(int net, int l) const { return l == 0 ? observations[net] : activations[net][l - 1]; }
 
     __attribute__((noinline)) void forward(const float* flat, int net) {
         for (int l = 0; l < LAYERS; ++l) {
-            const int    in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
+            const int    in = inputs_of(net, l), out = outputs_of(net, l), row = padded(out);
             float* const to = activations[net][l];
             multiply<false>(to, row, {outputs_before(net, l), padded(in), 1}, weights_by_input[net][l], row, rows, out, in,
                             biases[net][l]);
@@ -232,7 +251,7 @@ template <bool LEARNS> struct Memory {
     __attribute__((noinline)) void backward(const float* flat, float* gradient, int net) {
         float *grad = grads[0], *next = grads[1];
         for (int l = LAYERS - 1; l >= 0; --l) {
-            const int in = inputs_of(l), out = outputs_of(net, l), row = padded(out);
+            const int in = inputs_of(net, l), out = outputs_of(net, l), row = padded(out);
             if (NORMALISES && l < LAYERS - 1) learn_normalisation(flat, gradient, grad, net, l);
             multiply<true>(gradient + weights_at(net, l), in, {grad, 1, row}, outputs_before(net, l), padded(in), out, in,
                            rows, nullptr);

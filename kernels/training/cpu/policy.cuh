@@ -10,7 +10,8 @@ KERNEL(kernel_values, ValuesCall) {
         bool any = false;
         for (int k = 0; k < env.lanes; ++k) any |= index(k) >= 0;
         if (!any) continue;
-        memory.load_observations(call, env.lanes, index);
+        if constexpr (AGENTS > 0) memory.load_central(call, env.lanes, index);
+        else memory.load_observations(call, env.lanes, index);
         memory.forward(call.flat, VALUE_NET);
         for (int k = 0; k < env.lanes; ++k) {
             if (index(k) >= 0) call.values[env.index(k)] = memory.value(k);
@@ -24,9 +25,9 @@ KERNEL(kernel_update, LossCall) {
     sum_parts(call, range_first, range_end, [&](const RangeTile& env, float* gradient) {
         LossSamples samples;
         find_samples(samples, call, env);
-        memory.load_observations(call, env.lanes, [&](int k) {
-            return k < env.lanes && samples.alive[k] ? samples.index[k] : Index(-1);
-        });
+        const auto index = [&](int k) { return k < env.lanes && samples.alive[k] ? samples.index[k] : Index(-1); };
+        memory.load_observations(call, env.lanes, index);
+        if constexpr (AGENTS > 0) memory.load_central(call, env.lanes, index);
         for (int net = 0; net < NETS; ++net) memory.forward(call.flat, net);
         for (int k = 0; k < env.lanes; ++k) call.values[env.index(k)] = memory.value(k);
         memory.load_lines(call.flat);
