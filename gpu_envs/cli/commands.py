@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Command] = {
     "extract": Command("make a run directory of a run of a sweep", "sweep:extract"),
     "eval": Command("evaluate the policies of a run", "train:evaluate", takes_trainer=True),
     "compare": Command("compare runs with several seeds: tables and curves", "compare:compare"),
+    "tournament": Command("let versions of a run's two sides play: scores and Elo ratings", "tournament:tournament"),
     "new": Command("create the files of a new environment", "new:new"),
     "check": Command("test an environment for mistakes", "check:check"),
     "list": Command("list the environments and their parameters", "listing:list_environments"),

@@ -78,7 +78,7 @@ def _candidates(before: Sequence[str], last: str) -> list[str]:
             return sorted({name for word in before for name in PRESETS.get(word, {})} | {"none"})
         case "--device":
             return ["auto", "cpu", "cuda"]
-        case "--resume" | "eval" | "compare" | "export":
+        case "--resume" | "eval" | "compare" | "export" | "tournament":
             return _runs()
         case "play":
             return _runs() + registry.ids()

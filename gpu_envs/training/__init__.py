@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from gpu_envs.training.runs import train as train
     from gpu_envs.training.schedule import Schedule as Schedule
     from gpu_envs.training.settings_file import load_settings as load_settings
+    from gpu_envs.training.tournaments import Tournament as Tournament
+    from gpu_envs.training.tournaments import tournament as tournament
     from gpu_envs.training.trainer import Trainer as Trainer
     from gpu_envs.training.tuning import Size as Size
     from gpu_envs.training.tuning import Tuning as Tuning
@@ -73,6 +75,7 @@ _MODULES = {
     "runs": ("evaluate", "load_policies", "resume", "train"),
     "schedule": ("Schedule",),
     "settings_file": ("load_settings",),
+    "tournaments": ("Tournament", "tournament"),
     "trainer": ("Trainer",),
     "tuning": ("Size", "Tuning", "choose_num_envs", "tune"),
 }

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -230,17 +230,36 @@ def load_policies(
     latest = folder.checkpoints.latest()
     if latest is None:
         raise CheckpointError(f"the run {folder.path} has no checkpoint yet: there is nothing to {purpose}")
-    device = resolve_device(device)
+    return policies_at(latest, folder, config, modules, policies.values())
+
+
+def policies_at(
+    checkpoint: Path,
+    folder: RunDirectory,
+    config: Run,
+    modules: Mapping[str, nn.Module] = {},
+    replaced: Collection[str] = (),
+) -> TrainedPolicies:
+    """Return the policies of a run's checkpoint.
+
+    Args:
+        checkpoint: The checkpoint.
+        folder: Its run.
+        config: The run's settings, or others for policies, parameters and device.
+        modules: The user's modules, by policy name; the weights are loaded into them.
+        replaced: Policies of ``config`` that do not come from the checkpoint.
+    """
+    device, trained = resolve_device(config.device), folder.config()
     networks: dict[str, Networks | None] = {}
     with explain_out_of_memory(dataclasses.replace(config, num_envs=1, horizon=1), device):
         parts = Plan(with_replicas(config, 1), device, 1).policies
-        state = load_run(latest)
+        state = load_run(checkpoint)
         check_modules(modules, parts)
         for name, members in parts.items():
             policy_rows = PolicyRows(name, members, 1, device)
             if not learns(name):
-                replaced = name.rpartition(" (")[0] in policies.values()
-                saved = None if replaced else state["players"].get(name)  # its run may not exist any more
+                is_new = name.rpartition(" (")[0] in replaced
+                saved = None if is_new else state["players"].get(name)  # its run may not exist any more
                 networks[name] = make_player(policy_rows, config, saved).networks
             elif name not in state["learners"]:
                 raise CheckpointError(f"{folder.path} has no policy {name!r}; it has {', '.join(state['learners'])}")
