@@ -20,6 +20,7 @@ def test_graphs_change_no_bit(device: str) -> None:
     settings: tuple[dict[str, Any], ...] = (
         {},
         {"env": GRID, "policies": {"runner": "random"}},
+        {"env": GRID, "critic": "all", "normalise_observations": True},
         {"target_kl": 0.01, "normalise_rewards": True, "normalise_values": True},
         {"env": GRID, "tagger.hidden": (64, 64), "tagger.precision": "tf32", "tagger.learning_rate": 0.01},
     )

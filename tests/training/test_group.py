@@ -61,6 +61,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "tagger.normalise_rewards": True,
         "runner.learning_rate": 0.01,
     },
+    "central critic": {"env": GRID, "algorithm": "a2c", "critic": "all", "normalise_observations": True},
     "shared trunk": {"algorithm": "a2c", "shared_trunk": True},
     "from a buffer": {
         "env": "Pendulum-v1",
