@@ -300,8 +300,12 @@ def memory_learning(_page: Path) -> str:
     data = results("training_cuda", "recurrent")
     parts = (
         ("CartPole without speeds: return", "cartpole", digits),
-        ("T-maze of length {}: turns to the right side", "mazes", percent),
-        ("TagContinuous, one other agent observed and no speeds: steps that random runners survive", "tag", digits),
+        ("T-maze of length {}: turns to the side of the cue", "mazes", percent),
+        (
+            "TagContinuous, one other agent observed and no speeds: steps that random runners survive (fewer is better)",
+            "tag",
+            digits,
+        ),
     )
     rows = []
     for label, part, as_text in parts:

@@ -30,6 +30,9 @@ KERNEL_RUNS: Mapping[str, Mapping[str, Any]] = {
 }
 """Settings of runs with kernels for the trunk, on a Hopper GPU."""
 
+SHAPES = [*itertools.product(gru_kernels.SIZES, repeat=2)]
+"""Sizes of the first layer and of the GRU."""
+
 KERNEL_TOLERANCE = ROUNDINGS * ROUNDING["tf32"]
 
 
@@ -82,11 +85,39 @@ def test_copies_of_a_module_have_no_kernels() -> None:
     assert copied.actor.kernels is copied.critic.kernels is None
 
 
+@hopper
+@pytest.mark.parametrize(("hidden", "units"), SHAPES)
+@pytest.mark.parametrize(("rows", "processors"), [(3, 1), (16 * 5 - 3, 1), (16 * 7 + 1, 2), (16 * 11, 3)])
+def test_each_row_is_that_of_torch(hidden: int, units: int, rows: int, processors: int) -> None:
+    """Teams of a block have two tiles at once, one, or none: in each row, and with the same bits every time."""
+    run = kernel_run(hidden=(hidden,), memory=f"gru:{units}", shared_trunk=True)
+    mine: Any = Trainer(run).learners["agent"].module.actor
+    mine.kernels.processors = processors
+    copied = copy.deepcopy(mine)
+    steps, features = 7, mine.hidden[0].in_features
+    observations = torch.randn(steps, rows, features, device="cuda")
+    state = torch.randn(rows, units, device="cuda").tanh()
+    starts = torch.rand(steps, rows, device="cuda") < 0.2
+    upstream = torch.randn(steps, rows, units, device="cuda")
+
+    def results(trunk: Any) -> list[Any]:
+        outputs, last = trunk(observations, state, starts)
+        return [outputs, last, *torch.autograd.grad((outputs * upstream).sum(), [*trunk.parameters()])]
+
+    first, expected = results(mine), results(copied)
+    assert (first[0] - expected[0]).abs().amax((0, 2)).max() <= KERNEL_TOLERANCE
+    for found, reference in zip(first, expected, strict=True):
+        assert (found - reference).abs().max() <= KERNEL_TOLERANCE * reference.abs().max()
+    for _ in range(20):
+        assert all(torch.equal(again, found) for again, found in zip(results(mine), first, strict=True))
+
+
 @pytest.mark.skipif(bool(nvrtc_missing()), reason="needs NVRTC")
-@pytest.mark.parametrize(("hidden", "units"), [*itertools.product(gru_kernels.SIZES, repeat=2)])
-def test_kernels_compile_without_spills_and_fit(hidden: int, units: int) -> None:
-    for features in (1, gru_kernels.MAX_FEATURES):
-        programs, _ = gru_kernels.programs(features, hidden, units, "tanh")
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize(("hidden", "units"), SHAPES)
+def test_kernels_compile_without_spills_and_fit(hidden: int, units: int, activation: str) -> None:
+    for features in (1, 17, gru_kernels.MAX_FEATURES):
+        programs, _ = gru_kernels.programs(features, hidden, units, activation)
         for name, program in programs.items():
             compiled = compile_with_nvrtc(program.source)
             local = {function: value for function, kind, value in kernel_resources(compiled.cubin) if kind == "local"}

@@ -22,13 +22,13 @@ SIZES = (32, 64)
 """Supported numbers of units of the first layer and of the GRU."""
 
 MAX_FEATURES = 32
-"""Maximum features of observations, limited by shared memory."""
+"""Maximum features of observations, limited by registers."""
 
 _ACTIVATIONS = ("tanh", "relu")
 _WARPS = 8
 """Warps of a block, limited by registers."""
 _ROWS = 16
-"""Rows that a team of warps takes through all steps."""
+"""Rows of a tile, with which a team of warps goes through all steps."""
 
 _MEMBERS: tuple[Any, ...] = (
     *(("Index", name) for name in ("rows", "steps")),

@@ -3,9 +3,9 @@
 // y = activation(W x + b), h' = n + z (h - n), where r = sigmoid(W_ir y + W_hr h), z = sigmoid(W_iz y + W_hz h) and
 // n = tanh(W_in y + r (W_hn h)); all of these products have biases. h is zero where an episode starts.
 //
-// A team of warps takes tiles of 16 rows through all steps. A warp has some units: their states and weights are in its
-// registers, in the layout of tensor_core.cuh, and the team exchanges factors of products through shared memory. There
-// are also transposed weights, for which no registers are left.
+// A team of warps takes tiles of 16 rows through all steps. A warp has 8 units: their states and weights are in its
+// registers, in the layout of tensor_core.cuh, and the team exchanges factors of products through shared memory. The
+// transposed weights of `backward` are in shared memory, too: no registers are left for them.
 //
 // Generated before it: FEATURES, HIDDEN (y's columns), UNITS (h's columns), IS_TANH (otherwise relu) and WARPS.
 
@@ -19,7 +19,10 @@ constexpr int OWN     = 1;  // groups of 8 units of a warp
 constexpr int TEAM    = UNITS / 8 / OWN, TEAMS = WARPS / TEAM;
 constexpr int OWN_Y   = HIDDEN > 8 * TEAM ? HIDDEN / 8 / TEAM : 1;  // groups of 8 columns of y of a warp
 static_assert(WARPS % TEAM == 0);
-constexpr int TILES = 2;  // that a team takes through `forward` at once
+constexpr int TILES = 2;  // that a team takes through `forward` at once, if there are as many; otherwise one
+static_assert(TILES <= 2);
+// Groups of 8 rows of transposed weights in an iteration of a loop: with more, registers spill.
+constexpr int GROUPS_AT_ONCE = HIDDEN > UNITS ? 1 : 4;
 
 enum Gate : int { RESET_GATE, UPDATE_GATE, NEW_GATE, GATES, NEW_FROM_STATE = GATES, BIASES };
 // Columns of the matrices from whose product the weights' gradients follow, and of the sums of the biases' gradients.
@@ -43,11 +46,11 @@ struct Inputs {
     Exchange<HIDDEN> y;
     Exchange<UNITS>  states;
 };
-using ForwardMemory = Inputs[TEAMS][2][TILES];
-struct BackwardMemory {  // the weights are transposed
+using ForwardMemory = Inputs[TEAMS][2][TILES];  // of even and of odd steps; a team's place is always the same
+struct BackwardMemory {  // the transposed weights
     alignas(16) float of_input[GATES][UNITS * HIDDEN];
     float           of_state[GATES][UNITS * UNITS];
-    Inputs          inputs[TEAMS][1];
+    Inputs          inputs[TEAMS];
     Exchange<UNITS> gradients[TEAMS][BIASES];
 };
 
@@ -62,7 +65,8 @@ FN void team_barrier() {
 
 FN int first_column() { return warp_lane() % 4 * 2; }
 
-// A warp's columns of the weights [OUT, IN] and of the biases, as a thread needs them for products.
+// A warp's columns of the weights [OUT, IN] and of the biases, as a thread needs them for products: in registers, so
+// that all indices must be compile-time constants.
 struct Weights {
     Right first[INPUTS / 8][OWN_Y], of_input[HIDDEN / 8][GATES][OWN], of_state[UNITS / 8][GATES][OWN];
     float bias_1[OWN_Y][2], bias[BIASES][OWN][2];
@@ -210,15 +214,15 @@ FN void first_layer(float (&y)[OWN_Y][4], const Weights& weights, const StepInpu
 
 // The gates of a warp's units, and the products of the state that the reset gate scales.
 struct Gates {
-    float reset[OWN][4], update[OWN][4], next[OWN][4], of_state[OWN][4];
+    float reset[OWN][4], update[OWN][4], candidate[OWN][4], of_state[OWN][4];
 
-    // Computes the gates of N tiles. Successive products are of other tiles and gates: they are independent.
-    template <int N> FN static void compute(Gates (&gates)[N], const Weights& weights, const Inputs (&inputs)[N]) {
+    // Computes the gates of N tiles. Successive products are of different tiles or gates: they are independent.
+    template <int N> FN static void compute(Gates (&gates)[N], const Weights& weights, const Inputs* inputs) {
         UNROLL
         for (int t = 0; t < N; ++t) {
             set_to(gates[t].reset, weights.bias[RESET_GATE]);
             set_to(gates[t].update, weights.bias[UPDATE_GATE]);
-            set_to(gates[t].next, weights.bias[NEW_GATE]);
+            set_to(gates[t].candidate, weights.bias[NEW_GATE]);
             set_to(gates[t].of_state, weights.bias[NEW_FROM_STATE]);
         }
         const auto add = [&](const Left (&left)[N], const Right (&right)[GATES][OWN], float (Gates::*of_new)[OWN][4]) {
@@ -240,7 +244,7 @@ struct Gates {
         for (int step = 0; step < HIDDEN / 8; ++step) {
             UNROLL
             for (int t = 0; t < N; ++t) left[t] = inputs[t].y.get(step);
-            add(left, weights.of_input[step], &Gates::next);
+            add(left, weights.of_input[step], &Gates::candidate);
         }
         UNROLL
         for (int t = 0; t < N; ++t) {
@@ -248,7 +252,7 @@ struct Gates {
                 Gates& of       = gates[t];
                 of.reset[j][q]  = sigmoid(of.reset[j][q]);
                 of.update[j][q] = sigmoid(of.update[j][q]);
-                of.next[j][q]   = approximate_tanh(fma(of.reset[j][q], of.of_state[j][q], of.next[j][q]));
+                of.candidate[j][q] = approximate_tanh(fma(of.reset[j][q], of.of_state[j][q], of.candidate[j][q]));
             }
         }
     }
@@ -269,18 +273,18 @@ template <int COLUMNS, int N> FN void put(Exchange<COLUMNS>& to, const float (&c
 
 // Takes a team's next AT_ONCE tiles through all steps: writes the states.
 template <int AT_ONCE, class Call> FN void forward(const Call& call, const Weights& weights, Index tile, Index apart) {
-    auto& memory = *reinterpret_cast<Inputs(*)[TEAMS][2][AT_ONCE]>(staging);  // of even and of odd steps
+    auto& memory = *reinterpret_cast<ForwardMemory*>(staging);
     struct {
         TwoRows    rows;
         float      h[OWN][4];
-        StepInputs next;
+        StepInputs inputs;
     } tiles[AT_ONCE];
     const int column = member_of_team() * OWN * 8;
     UNROLL
     for (int t = 0; t < AT_ONCE; ++t) {
         tiles[t].rows = TwoRows(tile + t * apart, call.rows);
         load_rows(tiles[t].h, call.state, UNITS, column, tiles[t].rows);
-        tiles[t].next.load(call, 0, tiles[t].rows);
+        tiles[t].inputs.load(call, 0, tiles[t].rows);
     }
     team_barrier();  // all have read the states of the previous tiles
     for (Index step = 0; step < call.steps; ++step) {
@@ -288,11 +292,11 @@ template <int AT_ONCE, class Call> FN void forward(const Call& call, const Weigh
         UNROLL
         for (int t = 0; t < AT_ONCE; ++t) {
             float y[OWN_Y][4];
-            clear_started(tiles[t].h, tiles[t].next.starts);
+            clear_started(tiles[t].h, tiles[t].inputs.starts);
             put(exchanged[t].states, tiles[t].h);
-            first_layer(y, weights, tiles[t].next);
+            first_layer(y, weights, tiles[t].inputs);
             if (has_own_y()) put(exchanged[t].y, y);
-            tiles[t].next.load(call, step + 1 < call.steps ? step + 1 : step, tiles[t].rows);  // a branch is slower
+            tiles[t].inputs.load(call, step + 1 < call.steps ? step + 1 : step, tiles[t].rows);  // a branch is slower
         }
         team_barrier();
         Gates gates[AT_ONCE];
@@ -301,7 +305,7 @@ template <int AT_ONCE, class Call> FN void forward(const Call& call, const Weigh
         for (int t = 0; t < AT_ONCE; ++t) {
             auto& h = tiles[t].h;
             FOR_EACH_NUMBER(j, q, OWN) {
-                const float n = gates[t].next[j][q];
+                const float n = gates[t].candidate[j][q];
                 h[j][q]       = fma(gates[t].update[j][q], h[j][q] - n, n);
             }
             store_rows(call.outputs + step * call.rows * UNITS, UNITS, column, h, tiles[t].rows);
@@ -359,7 +363,7 @@ struct StepBefore {
 template <class Call> FN void backward(const Call& call) {
     auto&       memory     = *reinterpret_cast<BackwardMemory*>(staging);
     const int   team = team_of_block(), member = member_of_team(), column = member * OWN * 8, column_y = group_of_y() * 8;
-    auto&       inputs    = memory.inputs[team][0];
+    auto&       inputs    = memory.inputs[team];
     auto&       exchanged = memory.gradients[team];
     ColumnSums<OWN>   sums[BIASES];
     ColumnSums<OWN_Y> sums_y;
@@ -390,14 +394,14 @@ template <class Call> FN void backward(const Call& call) {
             store_rows(factors, FACTOR_COLUMNS, HIDDEN + column, now.h, rows);
             if (has_own_y()) store_rows(factors, FACTOR_COLUMNS, column_y, y, rows);
             Gates all_gates[1];
-            Gates::compute(all_gates, weights, memory.inputs[team]);
+            Gates::compute(all_gates, weights, &inputs);
             Gates& gates = all_gates[0];
             FOR_EACH_NUMBER(j, q, OWN) {
-                const float z = gates.update[j][q], n = gates.next[j][q], r = gates.reset[j][q];
+                const float z = gates.update[j][q], n = gates.candidate[j][q], r = gates.reset[j][q];
                 const float grad     = grad_h[j][q] + now.grad[j][q], grad_n = grad * (1.0f - z) * fma(-n, n, 1.0f);
                 grad_h[j][q]         = grad * z;
                 gates.update[j][q]   = grad * (now.h[j][q] - n) * z * (1.0f - z);
-                gates.next[j][q]     = grad_n;
+                gates.candidate[j][q]     = grad_n;
                 gates.reset[j][q]    = grad_n * gates.of_state[j][q] * r * (1.0f - r);
                 gates.of_state[j][q] = grad_n * r;
             }
@@ -408,11 +412,11 @@ template <class Call> FN void backward(const Call& call) {
             };
             use(RESET_GATE, gates.reset);
             use(UPDATE_GATE, gates.update);
-            use(NEW_GATE, gates.next);
+            use(NEW_GATE, gates.candidate);
             use(NEW_FROM_STATE, gates.of_state);
             team_barrier();  // all have put their gradients, and read the inputs
             float grad_before[GATES][OWN][4] = {}, grad_y[GATES][OWN_Y][4] = {};
-            _Pragma("unroll 4")
+            _Pragma("unroll GROUPS_AT_ONCE")
             for (int group = 0; group < UNITS / 8; ++group) {
                 UNROLL
                 for (int gate = 0; gate < GATES; ++gate) {
