@@ -302,7 +302,7 @@ def memory_learning(_page: Path) -> str:
         ("CartPole without speeds: return", "cartpole", digits),
         ("T-maze of length {}: turns to the side of the cue", "mazes", percent),
         (
-            "TagContinuous, one other agent observed and no speeds: steps that random runners survive (fewer is better)",
+            "TagContinuous, one agent observed and no speeds: steps that random runners survive (fewer is better)",
             "tag",
             digits,
         ),

@@ -22,10 +22,13 @@ _METAVARS: Mapping[Any, str] = {
     Schedule: "SCHEDULE",
     Memory: "KIND:N",
     tuple[int, ...]: "N,N",
-    tuple[str, ...]: "PLACE",
+    tuple[str, ...]: "NAME,NAME",
     bool: "on|off",
 }
 """Placeholders for values in the help, by type."""
+
+_OTHER_METAVARS = {"callbacks": "PLACE"}
+"""Placeholders that differ from those of the type, by setting."""
 
 _COMMAND_OPTIONS = ("gpus",)
 """Settings whose options belong to the command itself."""
@@ -87,7 +90,9 @@ def add_settings(parser: Parser, preset: str | None, values: Mapping[str, Any] |
             flags = [flag, f"--no-{flag[2:]}"] + [f"{flag}=none"] * field.optional
             group.add_argument(*flags, dest=name, action=Switch, nargs=0, help=text, **common)
         else:
-            metavar = "|".join((*(field.choices or (_METAVARS[field.kind],)), *field.keywords))
+            metavar = "|".join(
+                (*(field.choices or (_OTHER_METAVARS.get(name, _METAVARS[field.kind]),)), *field.keywords)
+            )
             flags = [flag, *_ALIASES.get(name, ())]
             action = {"action": "extend"} if field.kind == tuple[str, ...] else {}
             of_value: dict[str, Any] = {"type": _value_parser(field), "metavar": metavar, **action}

@@ -40,8 +40,6 @@ _LEARNING: "weakref.WeakKeyDictionary[Adam, tuple[str, Run]]" = weakref.WeakKeyD
 
 _MODULE_SETTINGS = (
     "activation",
-    "critic",
-    "critic_observes",
     "hidden",
     "layer_norm",
     "normalise_observations",
@@ -94,10 +92,17 @@ def restart_learner(learner: Learner, run: Run, user_module: nn.Module | None) -
     learner.restart(config.algorithm, run.seed)
 
 
-def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str) -> Case:
-    """Return settings, spaces and device of a policy, for engines; ``config`` is a result of ``Run.for_policy``."""
+def case_of(agents: PolicyRows | PolicyRole, config: Run, device: str, *, learns: bool = True) -> Case:
+    """Return settings, spaces and device of a policy, for engines.
+
+    Args:
+        agents: The policy's agents.
+        config: A result of ``Run.for_policy``.
+        device: ``cpu`` or ``cuda:N``.
+        learns: Whether the policy learns; one that only acts needs no central critic.
+    """
     settings, spaces = (config.algorithm, config.network), (agents.head, agents.features)
-    central = central_input(agents, config.network)
+    central = central_input(agents, config.network) if learns else None
     return Case(*settings, *spaces, device, agents.masked, agents.split, central, threads=config.kernel_threads)
 
 
@@ -116,9 +121,27 @@ def central_input(agents: PolicyRows | PolicyRole, network: Network) -> CentralI
     role = parts[0].role if parts else agents
     assert isinstance(role, PolicyRole)
     if critic == "own" and role.agents > 1:
-        raise ValueError(f"critic_observes is {params} for {role.agents} agents; give critic team or all, too")
-    features = role.features_of_all if critic == "all" else role.features_of_team
-    return CentralInput(features + len(params), len(parts[0].members) if parts else role.agents)
+        raise ValueError(
+            f"critic_observes is {','.join(params)} for the {role.agents} agents of the role {role.name!r}; give "
+            "critic team or all, too"
+        )
+    features = len(params) + (role.features_of_all if critic == "all" else role.features_of_team)
+    if role.agents == 1 and features == role.features:
+        return None
+    return CentralInput(features, len(parts[0].members) if parts else role.agents)
+
+
+def observed_params(config: Run, policy: str, plan: Plan) -> tuple[str, ...]:
+    """Return the parameters that a policy's critic observes; ValueError if one has no value for each replica."""
+    names, spec = config.for_policy(policy).network.critic_observes, plan.world.spec
+    for name in names:
+        if name not in spec.settings:
+            raise ValueError(f"critic_observes: {spec.id} has no {spec.unknown(name)}")
+        param = spec.params.get(name)
+        if param is None or param.fixed or param.rank:
+            kind = "follows from others" if param is None else "is fixed" if param.fixed else "is an array"
+            raise ValueError(f"critic_observes names {name!r}, which {kind}: name numbers that replicas may differ in")
+    return names
 
 
 def describe_engines(config: Run, device: str) -> list[str]:
@@ -136,7 +159,8 @@ def describe_engines(config: Run, device: str) -> list[str]:
         engine, reason = choose(case)
         net, described = case.network, dict(engine.describe(case))
         layout = layout_of(plan.world, Device(on_gpu=True))
-        if engine.horizon_kernel and config.frame_stack == 1 and supports_act_and_step(layout, config.params):
+        fuses = engine.horizon_kernel and config.frame_stack == 1 and not net.critic_observes
+        if fuses and supports_act_and_step(layout, config.params):
             described["acting"] = f"{engine.horizon_kernel}, a full horizon of acting and stepping"
         layers = " x ".join(map(str, net.hidden)) + f" {net.activation}"
         norm = ", layer norm" if net.layer_norm else ""
@@ -289,11 +313,17 @@ class Player:
     def _load_weights(self, state: Mapping[str, Any]) -> None:
         """Copy weights, observation statistics and epsilon, as in ``state``; RuntimeError if they do not fit."""
         assert isinstance(self.networks, TorchNetworks)
-        self.networks.module.load_state_dict(state["module"])
+        self.networks.module.load_state_dict(self._acting_weights(state))
         if self.networks.scale is not None:
             self.networks.scale.load(state["observations"])
         if self.networks.epsilon is not None:
             self.networks.epsilon.copy_(state["epsilon"])
+
+    def _acting_weights(self, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+        """Return the weights in a state that the module has: without a central critic's."""
+        assert self._frozen is not None
+        weights: Mapping[str, torch.Tensor] = state["module"]
+        return _without_critic(weights) if self._frozen[0].network.central else weights
 
     @property
     def opponents(self) -> list[str]:
@@ -324,14 +354,16 @@ class Player:
             "observations": None if scale is None else scale.state(),
             "epsilon": epsilon,
         }
-        check_structure(example, {name: state.get(name) for name in example}, f"the policy {source}: its state")
+        given = {name: state.get(name) for name in example} | {"module": self._acting_weights(state)}
+        check_structure(example, given, f"the policy {source}: its state")
         check_finite(state["module"], source)
 
 
 def _network_difference(run: Run, other: Run) -> tuple[str, Any, Any] | None:
     """Return the first setting that differs between the networks of two policies, and both values; None: all agree."""
     ours, theirs = vars(run.network), vars(other.network)
-    return next(((name, ours[name], theirs[name]) for name in _MODULE_SETTINGS if ours[name] != theirs[name]), None)
+    names = (*_MODULE_SETTINGS, *["critic"] * (run.network.central != other.network.central))
+    return next(((name, ours[name], theirs[name]) for name in names if ours[name] != theirs[name]), None)
 
 
 def make_player(policy_rows: PolicyRows, config: Run, saved: Mapping[str, Any] | None = None) -> Player:
@@ -390,16 +422,19 @@ def restore_networks(
     state: Mapping[str, Any], policy_rows: PolicyRows, config: Run, source: str, user_module: nn.Module | None = None
 ) -> TorchNetworks:
     """Return networks with saved weights, in the user's module or a default one; CheckpointError if they do not fit."""
-    case = case_of(policy_rows, config, policy_rows.device)
-    module = _make_module(case, user_module, policy_rows.name, config)
-    check_finite(state["module"], source)
+    case = case_of(policy_rows, config, policy_rows.device, learns=False)
+    module, weights = _make_module(case, user_module, policy_rows.name, config), state["module"]
+    if user_module is None and config.network.central:  # it may act where its critic would see something else
+        del module.critic
+        weights = _without_critic(weights)
+    check_finite(weights, source)
     try:
-        module.load_state_dict(state["module"])
+        module.load_state_dict(weights)
     except RuntimeError as error:
         if user_module is not None:
             raise CheckpointError(f"the module given for the policy {source} has other parameters: {error}") from None
         unfit = f"the policy {source} does not fit the agents that it should act for"
-        changed = _changed_spaces(state["module"], module.state_dict())
+        changed = _changed_spaces(weights, module.state_dict())
         if changed:
             raise CheckpointError(
                 f"{unfit}: {changed}; restore the former spaces and frame_stack, or train a new policy"
@@ -408,9 +443,9 @@ def restore_networks(
             f"{unfit} ({policy_rows.features} features, actions {policy_rows.head}), or it was trained with a module "
             f"that you gave, which must be given again as modules=: {error}"
         ) from None
-    check_structure(module.state_dict(), state["module"], f"the policy {source}: its weights")
+    check_structure(module.state_dict(), weights, f"the policy {source}: its weights")
     if user_module is not None:
-        check_module(module, case, policy_rows.name)
+        check_module(module, case, policy_rows.name, learns=False)
     scale = (
         ObservationScale(case.features, case.device, learns=False) if config.network.normalise_observations else None
     )
@@ -423,6 +458,11 @@ def restore_networks(
         check_structure(networks.epsilon, state.get("epsilon"), f"the policy {source}: its epsilon")
         networks.epsilon.copy_(state["epsilon"])
     return networks
+
+
+def _without_critic(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights of a default module without those of its critic."""
+    return {name: tensor for name, tensor in weights.items() if not name.startswith("critic.")}
 
 
 def weights_of(networks: Networks | None) -> dict[str, Any]:

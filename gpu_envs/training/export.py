@@ -70,7 +70,7 @@ def export_policies(
     else:
         with extra("onnx", "onnx", "onnxruntime", "onnxscript"):
             onnx, runtime, _ = map(importlib.import_module, ("onnx", "onnxruntime", "onnxscript"))
-        cases = {name: case_of(role, config.for_policy(name), "cpu") for name, role in roles.items()}
+        cases = {name: case_of(role, config.for_policy(name), "cpu", learns=False) for name, role in roles.items()}
         functions = {name: _PolicyFunction(case, policies.networks[name], sampled) for name, case in cases.items()}
         env, networks = policies.make(8), {**policies.networks, **functions}
         act, (observations, _) = dataclasses.replace(policies, networks=networks).acting_in(env), env.reset(seed=0)

@@ -18,7 +18,7 @@ from gpu_envs.registry.catalog import id_of
 from gpu_envs.seeds import derived_seed
 from gpu_envs.training.algorithms import OnPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
-from gpu_envs.training.assembly import Player, make_learner, make_player, restart_learner
+from gpu_envs.training.assembly import Player, make_learner, make_player, observed_params, restart_learner
 from gpu_envs.training.horizon import DeviceSchedules, EpisodeSums
 from gpu_envs.training.learner import Learner
 from gpu_envs.training.memory_estimate import check_memory
@@ -106,8 +106,11 @@ class Iterations:
         """Allocate environment, learners, players, actions, report queue and schedules, and set the attributes."""
         config, device, plan = self.config, self.device, self._plan
         first_replica = self.group.rank * plan.num_envs
+        learning = filter(learns, plan.policies)
+        observed = dict.fromkeys(name for policy in learning for name in observed_params(config, policy, plan))
+        per_replica = {*self._per_replica, *observed}
         # an environment that cannot be made raises before the user's modules are modified
-        make_env = functools.partial(HorizonEnv, plan, config.horizon, first_replica, per_replica=self._per_replica)
+        make_env = functools.partial(HorizonEnv, plan, config.horizon, first_replica, per_replica=per_replica)
         env = make_env() if modules else None
         self.learners: dict[str, Learner] = {}
         self.players: dict[str, Player] = {}
@@ -132,8 +135,7 @@ class Iterations:
         self.history = History(config, roles, plan.policies[next(iter(names))][0].role.name, metrics)
         if self._policies_with_memory():
             horizon_env.track_starts()
-        networks = (config.for_policy(name).network for name in self.learners)
-        horizon_env.track_params(dict.fromkeys(name for net in networks for name in net.critic_observes))
+        horizon_env.track_params(observed)
         self.fused_rollout = FusedRollout.of(horizon_env, self.learners, self.players, config.params)
         targets = [target for learner in self.learners.values() for target in learner.schedules.values()]
         self._schedules = DeviceSchedules(targets, config, device)

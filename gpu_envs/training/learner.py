@@ -239,7 +239,7 @@ class OnPolicyLearner(Learner):
         reward_scale: Normalisation of rewards; None: no normalisation.
         value_scale: Normalisation of returns for the critic; None: no normalisation.
         sequences: Sequences and states of a policy with memory; None: it has no memory.
-        central: What the critic sees besides the actor's observations; None: nothing.
+        central: What the critic sees in place of the actor's observations; None: it sees these.
     """
 
     networks: PolicyNetworks

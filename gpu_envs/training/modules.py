@@ -11,6 +11,7 @@ from gpu_envs.training.algorithms import PQN, OffPolicy
 from gpu_envs.training.algorithms.base import PolicyGradient
 from gpu_envs.training.networks import (
     Case,
+    CentralInput,
     Perceptron,
     PerceptronActorCritic,
     PolicyModule,
@@ -72,8 +73,11 @@ def check_network_settings(network: Network, name: str) -> None:
         )
 
 
-def check_module(module: nn.Module, case: Case, name: str) -> None:
-    """Raise a ValueError unless a policy's module can learn, and its outputs have the shapes that its agents need."""
+def check_module(module: nn.Module, case: Case, name: str, *, learns: bool = True) -> None:
+    """Raise a ValueError unless a policy's module can learn, and its outputs have the shapes that its agents need.
+
+    ``learns``: whether it will; of a policy that only acts, a central critic is not checked.
+    """
     head, algorithm = case.head, case.algorithm
     for key, parameter in module.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
@@ -99,22 +103,34 @@ def check_module(module: nn.Module, case: Case, name: str) -> None:
                 f"the policy {name!r} is a training.PolicyModule without {method}(): define distribution() and "
                 "value(), or inherit from torch.nn.Module and define forward()"
             )
-    if case.central is not None:
-        if not isinstance(module, PolicyModule):
-            raise ValueError(
-                f"critic is {case.network.critic!r}, but the module of the policy {name!r} has no method value(): "
-                "inherit from training.PolicyModule, or leave critic out"
-            )
-        features, agents = case.central
-        seen = dataclasses.replace(case, features=features)
+    if case.central is not None and not isinstance(module, PolicyModule):
+        more = "critic" if case.network.critic != "own" else "critic_observes"
+        raise ValueError(
+            f"{more} is set, but the module of the policy {name!r} has no method value(): inherit from "
+            f"training.PolicyModule, or leave {more} out"
+        )
+    if case.network.central and isinstance(module, PolicyModule):
         _check_outputs(module, case, name, ((2, head.parameters),), "the actor of ", function=module.distribution)
-        _check_outputs(module, seen, name, ((2, agents),), "the critic of ", function=module.value)
-        return
+        if case.central is not None:
+            _check_central_critic(module, case, case.central, name)
+        if case.central is not None or not learns:
+            return
     if isinstance(module, RecurrentModule):
         _check_recurrent(module, case, name)
         return
     parameters = (2, head.parameters)
     _check_outputs(module, case, name, (parameters,) if isinstance(algorithm, PQN) else (parameters, (2,)))
+
+
+def _check_central_critic(module: PolicyModule, case: Case, central: CentralInput, name: str) -> None:
+    """Raise a ValueError unless a central critic's values are ``[groups, agents]``, or of one agent ``[groups]``."""
+
+    def values(rows: torch.Tensor) -> torch.Tensor:
+        found = module.value(rows)
+        return found.unsqueeze(1) if central.agents == found.dim() == 1 else found
+
+    seen = dataclasses.replace(case, features=central.features)
+    _check_outputs(module, seen, name, ((2, central.agents),), "the critic of ", function=values)
 
 
 def _check_recurrent(module: RecurrentModule, case: Case, name: str) -> None:

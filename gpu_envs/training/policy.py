@@ -31,10 +31,11 @@ class Network(Settings):
     shared_trunk: bool = setting(False, algorithms=_subclasses(PolicyGradient))
     """Whether actor and critic share the hidden layers."""
     critic: str = setting("own", choices=("own", "team", "all"), algorithms=_subclasses(PolicyGradient))
-    """What the critic sees: own (as the actor), or once for each replica all observations of the role's agents (team)
-    or of all roles' (all), with the number of the agent; separate networks without memory."""
+    """What the critic sees: own, the actor's observation; team, the observations of all agents of the role, and the
+    agent's number; all, the same of all roles. The last two not with shared_trunk or memory."""
     critic_observes: tuple[str, ...] = setting((), algorithms=_subclasses(PolicyGradient))
-    """Parameters with a value for each replica, such as drawn ones, that only the critic sees: pole_mass,length."""
+    """Parameters of the environment that the critic sees, too, such as drawn ones: pole_mass,length. A role of several
+    agents needs critic team or all."""
     memory: Memory | str | None = setting(None, algorithms=_subclasses(PolicyGradient))
     """Recurrent layer behind the hidden layers, such as gru:64 or lstm:64; None: the policy has no memory."""
     initial_std: float = setting(1.0, minimum=0.0068, maximum=7.38, algorithms=_subclasses(PolicyGradient, SAC))

@@ -32,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "grid": {"env": GRID, "num_envs": 6, "activation": "relu"},
     "central critic": {"env": FIELD, "params": FIELD_PARAMS, "num_envs": 6, "critic": "all", "layer_norm": True},
     "central critic, statistics": {"env": "SimpleSpread-v3", "critic": "team", "normalise_observations": True},
+    "parameters for the critic": {"params": {"pole_mass": "uniform:0.1:0.4"}, "critic_observes": ("pole_mass",)},
     "central critic, relu": {"env": GRID, "num_envs": 6, "critic": "team", "hidden": (30,), "activation": "relu"},
 }
 

@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "pqn": ("CartPole-v1", {"algorithm": "pqn", "fused": False}, {"epsilon": [0.1, 0.5]}),
     "a2c": ("CartPole-v1", {"algorithm": "a2c", "fused": False, "shared_trunk": True}, {"gae_lambda": [0.5, 0.9]}),
     "team that shares": (GRID, {"fused": False}, {"gamma": [0.9, 0.99]}),
-    "central critic": (GRID, {"critic": "team", "normalise_observations": True}, {"gamma": [0.9, 0.99]}),
+    "central critic": (GRID, {"critic": "team", "fused": False}, {"gamma": [0.9, 0.99]}),
     "memory": ("CartPole-v1", {"memory": "gru:6", "sequence_length": 4}, {"learning_rate": [1e-3, 1e-2]}),
     "memory beyond the limit": (
         "Pendulum-v1",

@@ -33,7 +33,10 @@ LEARNER_SETTINGS = (
 POLICY_LOSS_SETTINGS = (*LEARNER_SETTINGS, "clip", "value_clip", "value_weight", "entropy_weight")
 """Settings of algorithms that the kernels of ``policy_loss.cuh`` support."""
 
-PERCEPTRON_SETTINGS = ("hidden", "activation", "initial_std", "normalise_observations", "precision", "fused")
+PERCEPTRON_SETTINGS = (
+    *("hidden", "activation", "initial_std", "normalise_observations", "precision", "fused"),
+    *("critic", "critic_observes"),  # which ``KernelEngine.central_critics`` is about
+)
 """Settings of networks that the kernels of perceptrons support."""
 
 STEP_KERNELS = ("step", "kernel_collect and kernel_adam of common/optimise.cuh")
@@ -139,7 +142,7 @@ class Minibatch:
     recurrence: Recurrence | None = None
     """Of a module with memory: the minibatch has equally long sequences, the first steps of all before the second."""
     critic_observations: SplitRows | None = None
-    """All samples' rows of a central critic, whose groups are complete in a minibatch; None: the critic has none."""
+    """What a central critic sees, of all samples; a minibatch has full groups. None: it sees ``observations``."""
 
     @property
     def count(self) -> int:
@@ -269,6 +272,8 @@ class KernelEngine(Engine):
     """Supported settings of algorithm and network; all others must have their defaults."""
     kernels: ClassVar[tuple[tuple[str, str], ...]]
     """The return value of ``describe``."""
+    central_critics: ClassVar[bool] = False
+    """Whether critics may see more than actors."""
 
     @final
     def describe(self, case: Case) -> tuple[tuple[str, str], ...]:
@@ -278,6 +283,8 @@ class KernelEngine(Engine):
     @final
     def fallback_reason(self, case: Case) -> str:
         reason = unsupported_loss(case.algorithm, self.algorithms, self.settings)
+        if case.central is not None and not self.central_critics:
+            reason = reason or "the critic sees more than the actor, which these kernels do not support"
         return reason or unsupported_setting(case.network, self.settings) or self.exceeded(case)
 
     @abstractmethod

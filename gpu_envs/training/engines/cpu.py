@@ -126,12 +126,10 @@ class CpuPolicyEngine(KernelEngine):
     learns = PolicyGradient
     device = "cpu"
     algorithms = (PPO, A2C)
-    settings = (
-        *(*POLICY_LOSS_SETTINGS, *PERCEPTRON_SETTINGS, "layer_norm", "shared_trunk"),
-        *("critic", "critic_observes"),
-    )
+    settings = (*POLICY_LOSS_SETTINGS, *PERCEPTRON_SETTINGS, "layer_norm", "shared_trunk")
+    central_critics = True
     kernels = (
-        ("acting", "kernel_act of cpu/acting.cuh, with the values"),
+        ("acting", "kernel_act of cpu/acting.cuh, with the values unless the critic sees more than the actor"),
         ("values", "kernel_values of cpu/policy.cuh"),
         ("gradient", "kernel_update of cpu/policy.cuh, and kernel_reduce of cpu/reduce.cuh"),
         STEP_KERNELS,
@@ -201,13 +199,12 @@ def _network_text(case: Case, nets: Sequence[Sequence[Linear]], log_std: int, me
         f"constexpr int COUNT = {count}, MEANS = {means}, LOG_STD = {log_std};",
         f"constexpr int VALUE_NET = {len(nets) - 1}, VALUE_COLUMN = {value_column};",
         f"constexpr int AGENTS = {agents}, CENTRAL = {shared};",
-        table("first_inputs_of", [[layers[0].columns] for layers in nets], "int net, int l = 0"),
         f"constexpr float LOG_STD_LOW = {low}, LOG_STD_HIGH = {high};",
         f"constexpr bool SLOPE_OF_INPUT = {str(of_input).lower()};",
-        f"FN constexpr int width_of(int l) {{ constexpr int t[] = {{{', '.join(map(str, hidden))}}}; return t[l]; }}",
         *(per_layer(f"{name}s_at", name) for name in ("weight", "gain", "shift")),
         per_layer("biases_at", "bias"),
         per_layer("outputs_of", "rows"),
+        per_layer("inputs_of", "columns"),
         f"FN float activation(float x) {{ return {activation}; }}",
         f"FN float slope([[maybe_unused]] float x, [[maybe_unused]] float y) {{ return {slope}; }}",
     ]

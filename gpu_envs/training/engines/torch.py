@@ -159,7 +159,7 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
                 request.values[piece].copy_(self._values_of(to_input(observations[piece]), mask, recurrence))
 
     def _critic_input(self, rows: Rows) -> Tensor:
-        """Returns a central critic's input, a row for each group of agents."""
+        """Returns a central critic's input, a row for each group of agents; inactive agents' numbers are zeros."""
         assert isinstance(rows, SplitRows)
         scaled = rows.shared if self.critic_scale is None else self.critic_scale(rows.shared)
         return self._input_rows(join_rows(scaled))
@@ -254,7 +254,8 @@ class TorchPolicy(TorchPolicyNetworks):
         if piece.critic_observations is None:
             return self._run(observations, piece.recurrence)[:2]
         assert isinstance(self.module, PolicyModule)
-        seen = self._critic_input(chosen_rows(piece.critic_observations, piece))
+        rows, indices = piece.critic_observations, piece.indices
+        seen = self._critic_input(rows if indices is None else select_rows(rows, indices))
         return self.module.distribution(observations), self._values_of(seen, None, None)
 
     def _run_loss_kernel(self, outputs: Outputs, minibatch: Minibatch, sample_sums: Tensor) -> Outputs:

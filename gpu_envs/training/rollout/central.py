@@ -44,7 +44,8 @@ class CentralCritic:
     def final_rows(self, storage: Mapping[str, RoleStorage]) -> SplitRows:
         """Return the final observations of episodes, ``[horizon, rows, features]``."""
         before = slice(-1)
-        roles = {name: (s.final_rows, None if s.alive is None else s.alive[before]) for name, s in storage.items()}
+        remain = {n: None if s.alive is None else s.alive[before] & ~s.terminations for n, s in storage.items()}
+        roles = {name: (s.final_rows, remain[name]) for name, s in storage.items()}
         return self._shared(torch.cat(self._parts(storage, roles, before), -1))
 
     def learn(self) -> None:

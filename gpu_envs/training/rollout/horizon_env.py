@@ -216,7 +216,6 @@ _BEFORE_STEP = {
     "alive": "alive",
     "action_masks": "action_mask",
     "starts": "starts",
-    "params": "params",
 }
 """Attributes of ``RoleStorage`` whose row ``t`` is an input of step ``t``, by their keys in checkpoints."""
 
@@ -237,7 +236,7 @@ def _with_values_per_replica(config: Run, spec: Spec, names: Collection[str], nu
     for name in names:
         if name not in spec.params:
             raise ValueError(f"a callback's parameters: {spec.id} has no {spec.unknown(name)}")
-    checked = spec.check_params(config.params, num_envs)
+    checked = spec.check_params({n: v for n, v in config.params.items() if n in spec.settings}, num_envs)
     drawn = spec.drawn({name: config.params.get(name, spec.params[name].default) for name in names})
     shared = {n: checked[n] for n in names if n not in drawn and not spec.params[n].is_per_replica(checked[n])}
     return dataclasses.replace(
@@ -316,7 +315,6 @@ class HorizonEnv:
                 storage.alive[-1].copy_(infos["alive"][name])
             if storage.action_mask is not None:
                 storage.action_mask[-1].copy_(masks[name])
-        self._record_params(-1)
 
     def state(self) -> dict[str, Any]:
         """Return copies of everything that the next horizon depends on."""
@@ -354,6 +352,7 @@ class HorizonEnv:
         """Start a horizon in the storage of each role, with the last observations and masks."""
         for storage in self.storage.values():
             storage.carry_over()
+        self._record_params(0)
 
     def step(self, t: int, actions: Mapping[str, torch.Tensor]) -> None:
         """Take step ``t``, with actions ``[num_envs, agents, width]`` by role; the storage receives its results."""
@@ -374,24 +373,10 @@ class HorizonEnv:
 
     def track_params(self, names: Collection[str]) -> None:
         """Record the values of parameters in each replica before each step, for critics, from now on."""
-        for name in names:
-            value = self.env.params.get(name)
-            if not isinstance(value, torch.Tensor) or value.shape != (self.num_envs,):
-                raise ValueError(
-                    f"critic_observes names {name!r}, but {self._without_values(name)}; name numbers with a value for "
-                    "each replica, such as parameters that are drawn: --param NAME=uniform:LOW:HIGH"
-                )
         if names:
             values = torch.zeros(self.horizon + 1, self.num_envs, len(names), device=self.device)
             for storage in self.storage.values():
                 storage.params, storage.param_names = values, tuple(names)
-
-    def _without_values(self, name: str) -> str:
-        """Return why a parameter has no value for each replica."""
-        spec = self.env.simulation.config.spec
-        if name not in spec.params:
-            return f"{spec.id} has no {spec.unknown(name)}"
-        return f"{name} of {spec.id} is {self.env.params[name]}, in all replicas"
 
     def _record_params(self, t: int) -> None:
         """Record the values of parameters before step ``t``, if they are."""

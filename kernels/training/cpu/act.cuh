@@ -7,11 +7,11 @@
 template <bool LEARNS> struct PolicyMemory : Memory<LEARNS> {
     ScratchMemory scratch;
 
-    // With the weights of the nets from `first_net` on.
-    FN explicit PolicyMemory(const float* flat, int first_net = 0)
+    // With the weights of the nets from `first_net` on, before `end_net`.
+    FN explicit PolicyMemory(const float* flat, int first_net = 0, int end_net = NETS)
         : Memory<LEARNS>(nullptr), scratch(Memory<LEARNS>::bytes()) {
         static_cast<Memory<LEARNS>&>(*this) = Memory<LEARNS>(reinterpret_cast<float*>(scratch.at));
-        this->load_weights(flat, first_net);
+        this->load_weights(flat, first_net, end_net);
     }
     FN float value(int k) const {
         return this->activations[VALUE_NET][LAYERS - 1][k * padded(outputs_of(VALUE_NET, LAYERS - 1)) + VALUE_COLUMN];

@@ -3,14 +3,13 @@
 // Rows of numbers are padded with zeros to a multiple of VECTOR columns, so that one product serves all layers, forward
 // and backward: vectors run across columns, and each number of the left factor multiplies a vector of the right one.
 //
-// Generated before it: COUNT (weights), NETS, LAYERS, FEATURES (of an observation); per net first_inputs_of(net); per
-// layer width_of(l), the outputs of a hidden layer; per net and layer outputs_of(net, l), weights_at(net, l),
-// biases_at(net, l), gains_at(net, l), shifts_at(net, l) (-1: no layer normalisation); activation(x), and slope(x, y) of
-// it at x with the output y; SLOPE_OF_INPUT, whether slope reads only x. AGENTS that share a row of a central critic,
-// of CENTRAL features (0: the critic has the actor's observations); VALUE_NET, the critic.
+// Generated before it: COUNT (weights), NETS, LAYERS, FEATURES (of an observation); per net and layer inputs_of(net, l),
+// outputs_of(net, l), weights_at(net, l), biases_at(net, l), gains_at(net, l), shifts_at(net, l) (-1: no layer
+// normalisation); activation(x), and slope(x, y) of it at x with the output y; SLOPE_OF_INPUT, whether slope reads only
+// x. AGENTS that share a row of a central critic, of CENTRAL features (0: the critic has the actor's observations);
+// VALUE_NET, the critic.
 
 FN constexpr int padded(int columns) { return (columns + VECTOR - 1) / VECTOR * VECTOR; }
-FN constexpr int inputs_of(int net, int l) { return l == 0 ? first_inputs_of(net) : width_of(l - 1); }
 
 constexpr bool NORMALISES = gains_at(0, 0) >= 0;
 constexpr bool KEPT       = SLOPE_OF_INPUT || NORMALISES;  // whether the backward pass needs pre_activations
@@ -114,15 +113,15 @@ template <bool LEARNS> struct Memory {
         }
         for (int net = 0; net < NETS; ++net) {
             const bool shares = net > 0 && AGENTS == 0;
-            observations[net] = shares ? observations[0] : take(LANES * padded(first_inputs_of(net)));
+            observations[net] = shares ? observations[0] : take(LANES * padded(inputs_of(net, 0)));
         }
         for (float*& each : grads) each = take(LEARNS ? LANES * padded(widest) : 0);
         lines = take(PARAMETERS * LANES);
     }
     static Index bytes() { return Index(reinterpret_cast<u64>(Memory(nullptr).end)); }
 
-    FN void load_weights(const float* flat, int first_net) {
-        for (int net = first_net; net < NETS; ++net) {
+    FN void load_weights(const float* flat, int first_net, int end_net) {
+        for (int net = first_net; net < end_net; ++net) {
             for (int l = 0; l < LAYERS; ++l) {
                 const int          in = inputs_of(net, l), out = outputs_of(net, l);
                 const float* const from = flat + weights_at(net, l);
@@ -160,7 +159,7 @@ template <bool LEARNS> struct Memory {
     // Copies the first numbers of a net's row k, normalised if a mean is given, and zeros up to its end.
     FN float* load_row(int net, int k, const float* numbers, int count, const float* mean, const float* inverse,
                        float limit) {
-        const int    end = padded(first_inputs_of(net));
+        const int    end = padded(inputs_of(net, 0));
         float* const to  = observations[net] + k * end;
         for (int i = 0; i < count; ++i) to[i] = numbers[i];
         for (int i = 0; mean != nullptr && i < count; ++i) to[i] = clip((to[i] - mean[i]) * inverse[i], -limit, limit);
