@@ -9,8 +9,8 @@ from gpu_envs.cli.parser import OK, Parser, parse_one
 from gpu_envs.cli.report import echo, echo_json
 from gpu_envs.replays import files
 
-_TOURNAMENT = """Let versions of a run's two roles play against each other: those of its checkpoints. Prints the mean
-scores of all pairs, and Elo ratings of each side's versions, relative to its first one.
+_TOURNAMENT = """Let a run's two roles play against each other, each in the versions of the run's checkpoints. Prints
+the mean scores of all pairs, and Elo ratings of each side's versions, relative to its first version.
 
 A run keeps the last --keep-checkpoints checkpoints, one every --checkpoint-interval updates."""
 

@@ -132,13 +132,13 @@ def tournament(
     trust: bool = False,
     progress: bool | None = None,
 ) -> Tournament:
-    """Let versions of a run's two roles play against each other: those of its checkpoints.
+    """Let a run's two roles play against each other, each in the versions of the run's checkpoints.
 
     A run keeps its last ``keep_checkpoints`` checkpoints, one every ``checkpoint_interval`` updates.
 
     Args:
         run: Run directory.
-        versions: Maximum number of versions, of which the first and the last checkpoint are two.
+        versions: Maximum number of versions; the first and the last checkpoint are always among them.
         score: The metric of the environment that is the score.
         side: The role whose score it is; None: the role that comes last.
         best: The value of the metric that is the score 1; 0 is 0. None: the time limit of episodes.
@@ -208,6 +208,6 @@ def _sides_of(policies: TrainedPolicies, side: str | None, env: str) -> tuple[st
 
 
 def _pair(first: TrainedPolicies, other: TrainedPolicies, sides: tuple[str, str]) -> TrainedPolicies:
-    """Return policies that are those of ``first`` for its side, and those of ``other`` for the other side."""
+    """Return policies: of ``first`` for its side, and of ``other`` for the other side."""
     of_side = {name: first if parts[0].role.name == sides[0] else other for name, parts in first.parts.items()}
     return dataclasses.replace(first, networks={name: version.networks[name] for name, version in of_side.items()})
