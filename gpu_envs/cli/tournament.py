@@ -28,7 +28,8 @@ def tournament(argv: Sequence[str]) -> int:
     parser.add_integer("--versions", "maximum number of versions of each side (default: 8)", 8)
     parser.add_integer("--episodes", "minimum number of episodes of each pair (default: 200)", 200)
     parser.add_string("--score", "survival", "the metric of the environment that is the score")
-    parser.add_argument("--side", metavar="ROLE", help="the role whose score it is (default: the last one)")
+    side = "the role for which a high metric is good (default: the last one)"
+    parser.add_argument("--side", metavar="ROLE", help=side)
     best = "the value of the metric that is the score 1 (default: the time limit of episodes)"
     parser.add_argument("--best", type=float, metavar="X", help=best)
     parser.add_greedy()

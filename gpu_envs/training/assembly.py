@@ -138,8 +138,8 @@ def observed_params(config: Run, policy: str, plan: Plan) -> tuple[str, ...]:
         if name not in spec.settings:
             raise ValueError(f"critic_observes: {spec.id} has no {spec.unknown(name)}")
         param = spec.params.get(name)
-        if param is None or param.fixed or param.rank:
-            kind = "follows from others" if param is None else "is fixed" if param.fixed else "is an array"
+        if param is None or param.fixed or param.rank or param.kind not in ("int", "real"):
+            kind = "follows from others" if param is None else "is fixed" if param.fixed else "is not a number"
             raise ValueError(f"critic_observes names {name!r}, which {kind}: name numbers that replicas may differ in")
     return names
 
@@ -362,7 +362,10 @@ class Player:
 def _network_difference(run: Run, other: Run) -> tuple[str, Any, Any] | None:
     """Return the first setting that differs between the networks of two policies, and both values; None: all agree."""
     ours, theirs = vars(run.network), vars(other.network)
-    names = (*_MODULE_SETTINGS, *["critic"] * (run.network.central != other.network.central))
+    if run.network.central != other.network.central:
+        name = "critic" if run.network.critic != other.network.critic else "critic_observes"
+        return name, ours[name], theirs[name]
+    names = _MODULE_SETTINGS
     return next(((name, ours[name], theirs[name]) for name in names if ours[name] != theirs[name]), None)
 
 

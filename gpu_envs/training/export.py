@@ -44,7 +44,7 @@ def export_policies(
         run: Run directory.
         path: ``policy.onnx`` for an ONNX model, which is compared with torch first, or for a team a model per policy,
             ``policy-tagger.onnx`` and so on. ``policy.safetensors`` for all weights, which ``load_policies`` reads,
-            with a card of the run, which is also written to ``policy.json``.
+            with a card of the run, which is also written to ``policy.json``; without critics that see more than actors.
         sampled: Whether an ONNX model draws actions by its input ``noise``, instead of taking the most likely ones.
         modules: As in ``load_policies``.
         trust: As in ``load_policies``.

@@ -127,7 +127,8 @@ def _check_central_critic(module: PolicyModule, case: Case, central: CentralInpu
 
     def values(rows: torch.Tensor) -> torch.Tensor:
         found = module.value(rows)
-        return found.unsqueeze(1) if central.agents == found.dim() == 1 else found
+        one_each = central.agents == 1 and isinstance(found, torch.Tensor) and found.dim() == 1
+        return found.unsqueeze(1) if one_each else found
 
     seen = dataclasses.replace(case, features=central.features)
     _check_outputs(module, seen, name, ((2, central.agents),), "the critic of ", function=values)

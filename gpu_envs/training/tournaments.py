@@ -1,24 +1,30 @@
 """Games of all versions of a run's two sides against each other: a matrix of scores, and Elo ratings."""
 
 import contextlib
+import copy
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from torch import nn
 
+from gpu_envs.backend import resolve_device
 from gpu_envs.documented import documented
 from gpu_envs.errors import did_you_mean
 from gpu_envs.extras import extra
 from gpu_envs.progress import Progress
 from gpu_envs.seeds import derived_seed
 from gpu_envs.tables import html_table, text_table
+from gpu_envs.training.policy import learns
 from gpu_envs.training.process.device import exclusive, torch_threads
 from gpu_envs.training.record.checkpoint import iteration_of
 from gpu_envs.training.record.run_directory import RunDirectory
 from gpu_envs.training.rollout.evaluation import TrainedPolicies, play
+from gpu_envs.training.rollout.plan import Plan, RoleMembers, with_replicas
 from gpu_envs.training.runs import policies_at
 
 _POINTS = 400.0 / math.log(10.0)
@@ -129,6 +135,7 @@ def tournament(
     episodes: int = 200,
     greedy: bool = True,
     device: str = "auto",
+    modules: Mapping[str, nn.Module] | None = None,
     trust: bool = False,
     progress: bool | None = None,
 ) -> Tournament:
@@ -139,12 +146,13 @@ def tournament(
     Args:
         run: Run directory.
         versions: Maximum number of versions; the first and the last checkpoint are always among them.
-        score: The metric of the environment that is the score.
-        side: The role whose score it is; None: the role that comes last.
+        score: The metric of the environment that is the score. If it is not ``survival``, give ``side`` and ``best``.
+        side: The role for which a high metric is good; None: the role that comes last.
         best: The value of the metric that is the score 1; 0 is 0. None: the time limit of episodes.
         episodes: Minimum number of episodes of each pair.
         greedy: Take the most likely actions instead of sampling.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        modules: The torch modules that you gave for training, by policy name.
         trust: Whether to import the file of an environment that is not registered in this process.
         progress: As in ``train``.
 
@@ -155,28 +163,35 @@ def tournament(
         >>> games.scores.shape
         (2, 2)
     """
+    for name, number in (("versions", versions), ("episodes", episodes)):
+        if number < 2:
+            raise ValueError(f"{name} is {number}; give 2 or more")
     folder = RunDirectory.open(run)
     spec = folder.spec(trust=trust)
-    paths = folder.checkpoints.paths()
-    if versions < 2:
-        raise ValueError(f"versions is {versions}; give 2 or more")
-    if len(paths) < 2:
-        raise ValueError(
-            f"a tournament needs two versions, but {folder.path} has {len(paths)} checkpoint{'s' * (not paths)}: train "
-            "with a smaller checkpoint_interval and a larger keep_checkpoints"
-        )
+    config = dataclasses.replace(folder.config(), device=device)
+    sides = _sides_of(Plan(with_replicas(config, 1), resolve_device(device), 1).policies, side, spec.id)
     if score not in spec.metrics:
         raise ValueError(
             f"score is {score!r}, which is not a metric of {spec.id}{did_you_mean(score, spec.metrics)} It has: "
             f"{', '.join(spec.metrics) or 'none'}"
         )
+    if score != "survival" and (side is None or best is None):
+        raise ValueError(
+            f"with the score {score!r} give side, for which a high value is good, and best, its highest value"
+        )
+    paths = folder.checkpoints.paths()
+    if len(paths) < 2:
+        raise ValueError(
+            f"a tournament needs two versions, but {folder.path} has {len(paths)} checkpoint{'s' * (not paths)}: train "
+            "with a smaller checkpoint_interval and a larger keep_checkpoints"
+        )
     chosen = [paths[n] for n in np.unique(np.linspace(0, len(paths) - 1, versions).round().astype(int))]
-    config = dataclasses.replace(folder.config(), device=device)
-    players = [policies_at(path, folder, config) for path in chosen]
-    sides = _sides_of(players[0], side, spec.id)
-    limit = best if best is not None else players[0].make().max_episode_steps
-    if not limit:
+    players = [policies_at(path, folder, config, copy.deepcopy(dict(modules or {}))) for path in chosen]
+    limit = players[0].make().max_episode_steps if best is None else best
+    if limit is None:
         raise ValueError(f"the episodes of {spec.id} have no time limit: give best, the value that is the score 1")
+    if limit <= 0:
+        raise ValueError(f"best is {limit}; give a number above 0")
     scores, errors = np.zeros((2, len(chosen), len(chosen)))
     bar = Progress(len(chosen) ** 2, None if progress is None else not progress, unit="pairs")
     start = time.perf_counter()
@@ -187,18 +202,26 @@ def tournament(
             results = play(pairing, episodes=episodes, greedy=greedy, seed=seed, num_envs=None)
             estimate = results[sides[0]].metrics[score]
             scores[i, j], errors[i, j] = estimate.mean / limit, estimate.interval / 1.96 / limit
+            if not 0.0 <= scores[i, j] <= 1.0:
+                raise ValueError(
+                    f"{score} is {estimate.mean:g}, not between 0 and best, {limit:g}; give its highest value"
+                )
             bar.update(pair, pair / (time.perf_counter() - start), {})
     return Tournament(sides, tuple(map(iteration_of, chosen)), scores, errors, episodes)
 
 
-def _sides_of(policies: TrainedPolicies, side: str | None, env: str) -> tuple[str, str]:
-    """Return the roles, that of ``side`` first; ValueError unless there are two, with separate policies."""
-    roles = [*dict.fromkeys(part.role.name for parts in policies.parts.values() for part in parts)]
-    for name, parts in policies.parts.items():
-        if len({part.role.name for part in parts}) > 1:
-            raise ValueError(f"a tournament needs two sides, but the policy {name!r} acts for {' and '.join(roles)}")
+def _sides_of(policies: Mapping[str, tuple[RoleMembers, ...]], side: str | None, env: str) -> tuple[str, str]:
+    """Return the roles, that of ``side`` first; ValueError unless there are two, with separate policies that learn."""
+    roles = [*dict.fromkeys(part.role.name for parts in policies.values() for part in parts)]
     if len(roles) != 2:
         raise ValueError(f"a tournament needs two roles, but {env} has {len(roles)}: {', '.join(roles)}")
+    for name, parts in policies.items():
+        if len({part.role.name for part in parts}) > 1:
+            raise ValueError(f"a tournament needs two sides, but the policy {name!r} acts for {' and '.join(roles)}")
+    learning = {parts[0].role.name for name, parts in policies.items() if learns(name)}
+    for role in roles:
+        if role not in learning:
+            raise ValueError(f"there are no versions of the role {role!r}: none of its policies learns")
     if side is not None and side not in roles:
         raise ValueError(
             f"side is {side!r}, which is not a role{did_you_mean(side, roles)} They are: {', '.join(roles)}"

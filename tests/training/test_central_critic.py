@@ -188,6 +188,9 @@ def test_a_policy_acts_in_other_teams_too(critic: str, device: str, tmp_path: Pa
     other = Trainer(small_run(device, FIELD, **against))
     with pytest.raises(ValueError, match="its critic is 'own', not '"):
         other.replace_opponent("runner", "tagger")
+    seeing = Trainer(small_run(device, FIELD, **against, critic=critic, critic_observes=("grid_length",)))
+    seeing.iterate(1)
+    seeing.replace_opponent("runner", "tagger")
 
 
 class Mine(PolicyModule):
@@ -202,6 +205,13 @@ class Mine(PolicyModule):
 
     def value(self, observations: Any) -> Any:
         return self.critic(observations)
+
+
+class Pair(Mine):
+    """Its value is not a tensor."""
+
+    def value(self, observations: Any) -> Any:
+        return self.critic(observations), None
 
 
 def test_my_module_sees_a_row_for_each_replica(device: str) -> None:
@@ -225,6 +235,7 @@ def test_wrong_modules_are_refused() -> None:
             18, 54, 1
         ),
         "the critic of the policy 'agent' cannot take float32 observations of 54 features": Mine(18, 18),
+        "the critic of the policy 'agent' maps observations \\[2, 54\\] to tuple; expected \\(2, 3\\)": Pair(18, 54),
         "critic is set, but the module of the policy 'agent' has no method value\\(\\)": nn.Linear(18, 6),
     }
     for message, module in wrong.items():
@@ -321,5 +332,7 @@ def test_parameters_that_a_critic_cannot_see() -> None:
     ):
         with pytest.raises(ValueError, match=message.replace("?", "[?]")):
             Trainer(small_run("cpu", critic_observes=(name,)))
+    with pytest.raises(ValueError, match="names 'kinematics_integrator', which is not a number: name numbers"):
+        Trainer(small_run("cpu", critic_observes=("kinematics_integrator",)))
     with pytest.raises(ValueError, match="critic_observes names 'length', which is fixed: name numbers"):
         Trainer(small_run("cpu", "TMaze-v0", critic_observes=("length",)))

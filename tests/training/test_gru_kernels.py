@@ -16,6 +16,7 @@ from wide_tools import ROUNDING, ROUNDINGS, hopper  # noqa: E402
 
 from gpu_envs.training import Run, Trainer  # noqa: E402
 from gpu_envs.training.engines import gru_kernels  # noqa: E402
+from gpu_envs.training.engines.torch import matmul_precision  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -94,6 +95,7 @@ def test_each_row_is_that_of_torch(hidden: int, units: int, rows: int, processor
     mine: Any = Trainer(run).learners["agent"].module.actor
     mine.kernels.processors = processors
     copied = copy.deepcopy(mine)
+    torch.manual_seed(rows)
     steps, features = 7, mine.hidden[0].in_features
     observations = torch.randn(steps, rows, features, device="cuda")
     state = torch.randn(rows, units, device="cuda").tanh()
@@ -104,10 +106,11 @@ def test_each_row_is_that_of_torch(hidden: int, units: int, rows: int, processor
         outputs, last = trunk(observations, state, starts)
         return [outputs, last, *torch.autograd.grad((outputs * upstream).sum(), [*trunk.parameters()])]
 
-    first, expected = results(mine), results(copied)
-    assert (first[0] - expected[0]).abs().amax((0, 2)).max() <= KERNEL_TOLERANCE
+    first = results(mine)
+    with matmul_precision("float32"):
+        expected = results(copied)
     for found, reference in zip(first, expected, strict=True):
-        assert (found - reference).abs().max() <= KERNEL_TOLERANCE * reference.abs().max()
+        assert (found - reference).abs().max() <= KERNEL_TOLERANCE / 3 * reference.abs().max()
     for _ in range(20):
         assert all(torch.equal(again, found) for again, found in zip(results(mine), first, strict=True))
 

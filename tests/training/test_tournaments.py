@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_tools import error_of, output_of
-from trainers import GRID, small_run
+from trainers import GRID, MODULE_SETTINGS, small_run
 
 torch = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
+
 from gpu_envs.evaluating import Estimate, Evaluation, Evaluations  # noqa: E402
-from gpu_envs.training import Run, RunDirectory, Tournament, tournament, train  # noqa: E402
+from gpu_envs.training import Run, RunDirectory, Tournament, Trainer, tournament, train  # noqa: E402
 from gpu_envs.training import tournaments as module  # noqa: E402
 from gpu_envs.training.record.run_state import load_run  # noqa: E402
+from gpu_envs.training.rollout.evaluation import play  # noqa: E402
 from gpu_envs.training.tournaments import elo  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,7 +82,7 @@ def test_each_version_of_a_side_plays_each_of_the_other(tmp_path: Path, monkeypa
             of_role = [state[role]["module"]["actor.0.weight"] for state in states]
             (versions[role],) = (number for number, found in enumerate(of_role) if torch.equal(found, weights))
         played.append((versions["tagger"], versions["runner"], options["seed"]))
-        estimate = Estimate(20.0 * len(played), 1.0, 1.96)
+        estimate = Estimate(10.0 * len(played), 1.0, 1.96)
         evaluation = Evaluation(0, 0, 0, 0, 0, 30, {"survival": estimate}, np.zeros(1), np.zeros(1))
         return Evaluations({"tagger": evaluation, "runner": evaluation})
 
@@ -89,7 +92,7 @@ def test_each_version_of_a_side_plays_each_of_the_other(tmp_path: Path, monkeypa
     assert games.versions == (1, 3, 4)
     assert [pair[:2] for pair in played] == [*itertools.product((0, 2, 3), repeat=2)]
     assert len({seed for *_, seed in played}) == 9
-    assert np.allclose(games.scores, 20 * np.arange(1, 10).reshape(3, 3) / 100)
+    assert np.allclose(games.scores, 10 * np.arange(1, 10).reshape(3, 3) / 100)
     assert np.allclose(games.errors, 1 / 100)
 
 
@@ -119,9 +122,51 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_runs_without_two_sides_or_versions_are_refused(tmp_path: Path) -> None:
-    trained(tmp_path / "one", policies={"runner": "both", "tagger": "both"})
-    with pytest.raises(ValueError, match="two sides, but the policy 'both' acts for tagger and runner"):
-        tournament(tmp_path / "one", device="cpu")
-    trained(tmp_path / "last", keep_checkpoints=1)
-    with pytest.raises(ValueError, match="has 1 checkpoint: train with a smaller checkpoint_interval"):
-        tournament(tmp_path / "last", device="cpu")
+    one = {"policies": {"runner": "both", "tagger": "both"}}
+    cases: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "two sides, but the policy 'both' acts for tagger and runner": (one, {}),
+        "has 1 checkpoint: train with a smaller checkpoint_interval": ({"keep_checkpoints": 1}, {}),
+        "there are no versions of the role 'runner': none of its policies learns": (
+            {"policies": {"runner": "random"}},
+            {},
+        ),
+        "versions is 1; give 2 or more": ({}, {"versions": 1}),
+        "episodes is 1; give 2 or more": ({}, {"episodes": 1}),
+        "best is 0; give a number above 0": ({}, {"best": 0}),
+        "survival is .*, not between 0 and best, 0.5; give its highest value": ({}, {"best": 0.5}),
+        "with the score 'tags' give side, for which a high value is good, and best": ({}, {"score": "tags"}),
+    }
+    for number, (message, (settings, options)) in enumerate(cases.items()):
+        trained(tmp_path / str(number), **settings)
+        with pytest.raises(ValueError, match=message):
+            tournament(tmp_path / str(number), device="cpu", progress=False, **options)
+
+
+def test_modules_of_users_have_the_weights_of_each_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own: Any = {}
+    for name, learner in Trainer(small_run("cpu", GRID)).learners.items():
+        own[name] = Both(nn.Linear(learner.policy_rows.features, learner.policy_rows.head.parameters + 1))
+    few = {"checkpoint_interval": 1, "total_steps": 8 * 16 * 2, "run_dir": str(tmp_path / "run"), **MODULE_SETTINGS}
+    train(small_run("cpu", GRID, **few), modules=own, progress=False)
+    before, played = own["runner"].linear.weight.clone(), []
+
+    def watched(policies: Any, **options: Any) -> Evaluations:
+        played.append(policies.networks["runner"].module.linear.weight.sum().item())
+        return play(policies, **options)
+
+    monkeypatch.setattr(module, "play", watched)
+    tournament(tmp_path / "run", modules=own, episodes=20, device="cpu", progress=False)
+    assert played[0] == played[1] != played[2] == played[3]
+    assert torch.equal(own["runner"].linear.weight, before)
+
+
+class Both(nn.Module):
+    """Actor and critic in one layer."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, observations: Any) -> Any:
+        outputs = self.linear(observations)
+        return outputs[:, :-1], outputs[:, -1]

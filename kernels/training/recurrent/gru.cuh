@@ -20,7 +20,7 @@ constexpr int TEAM    = UNITS / 8 / OWN, TEAMS = WARPS / TEAM;
 constexpr int OWN_Y   = HIDDEN > 8 * TEAM ? HIDDEN / 8 / TEAM : 1;  // groups of 8 columns of y of a warp
 static_assert(WARPS % TEAM == 0);
 constexpr int TILES = 2;  // that a team takes through `forward` at once, if there are as many; otherwise one
-static_assert(TILES <= 2);
+static_assert(TILES <= 2);  // a rest of several tiles would be left out
 // Groups of 8 rows of transposed weights in an iteration of a loop: with more, registers spill.
 constexpr int GROUPS_AT_ONCE = HIDDEN > UNITS ? 1 : 4;
 
@@ -401,7 +401,7 @@ template <class Call> FN void backward(const Call& call) {
                 const float grad     = grad_h[j][q] + now.grad[j][q], grad_n = grad * (1.0f - z) * fma(-n, n, 1.0f);
                 grad_h[j][q]         = grad * z;
                 gates.update[j][q]   = grad * (now.h[j][q] - n) * z * (1.0f - z);
-                gates.candidate[j][q]     = grad_n;
+                gates.candidate[j][q] = grad_n;
                 gates.reset[j][q]    = grad_n * gates.of_state[j][q] * r * (1.0f - r);
                 gates.of_state[j][q] = grad_n * r;
             }
