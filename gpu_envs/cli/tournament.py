@@ -15,8 +15,8 @@ the mean scores of all pairs, and Elo ratings of each side's versions, relative 
 A run keeps the last --keep-checkpoints checkpoints, one every --checkpoint-interval updates."""
 
 _EXAMPLES = """examples:
-  gpu-envs train TagGridWorld-v0 --checkpoint-interval 10 --keep-checkpoints 100 --run-dir runs/tag
-  gpu-envs tournament runs/tag --png tag.png"""
+  gpu-envs tournament runs/tag
+  gpu-envs tournament runs/tag --versions 4 --png tag.png"""
 
 _MINIMA = (("versions", 2), ("episodes", 2))
 """Options that are integers, and their minimum values."""
