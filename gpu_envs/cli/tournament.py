@@ -18,9 +18,6 @@ _EXAMPLES = """examples:
   gpu-envs tournament runs/tag
   gpu-envs tournament runs/tag --versions 4 --png tag.png"""
 
-_MINIMA = (("versions", 2), ("episodes", 2))
-"""Options that are integers, and their minimum values."""
-
 
 def tournament(argv: Sequence[str]) -> int:
     """``gpu-envs tournament RUN``: print scores and ratings; return the exit code."""
@@ -44,8 +41,6 @@ def tournament(argv: Sequence[str]) -> int:
         return parser.show_help()
     if run is None:
         parser.error("which run? Give a run directory")
-    for name, minimum in _MINIMA:
-        parser.check_minimum(args, name, minimum)
     if args.png and args.png.suffix.lower() != ".png":
         parser.error(f"a picture cannot be '{args.png}'; its name ends in .png")
     names = ("versions", "episodes", "score", "side", "best", "greedy", "device", "trust", "progress")

@@ -116,7 +116,7 @@ def central_input(agents: PolicyRows | PolicyRole, network: Network) -> CentralI
         roles = " and ".join(part.role.name for part in parts)
         raise ValueError(
             f"the critic of one policy for {roles} cannot see more than its actors (critic, critic_observes); give "
-            "each role a policy of its own"
+            "each role a separate policy"
         )
     role = parts[0].role if parts else agents
     assert isinstance(role, PolicyRole)

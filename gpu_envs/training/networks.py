@@ -22,7 +22,7 @@ ALIGNMENT = 8
 
 
 class CentralInput(NamedTuple):
-    """The input of a central critic: a row for each group of agents, of which each has a value."""
+    """The input of a central critic: a row for each group of agents, for a value of each agent."""
 
     features: int
     agents: int

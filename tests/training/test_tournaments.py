@@ -118,7 +118,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "side is 'runners', which is not a role. Did you mean 'runner'?" in error_of(
         capsys, *options, "--side", "runners"
     )
-    assert "--versions" in error_of(capsys, "tournament", str(tmp_path / "run"), "--versions", "1")
+    assert "versions is 1; give 2 or more" in error_of(capsys, "tournament", str(tmp_path / "run"), "--versions", "1")
 
 
 def test_runs_without_two_sides_or_versions_are_refused(tmp_path: Path) -> None:

@@ -87,11 +87,11 @@ _FLAT = ("const float*", "flat", ("parameters",))
 _MASK = ("const u8*?", "action_mask", ("rows", "outputs"))
 
 _ACT_CALL = float_struct("SampleCall", *ACT_MEMBERS, ("float*?", "values", ("rows",)), _MASK)
-_VALUES = (
+_VALUES = [
     ("const float*?", *member[1:]) if member[1] == "observations" else member
     for member in VALUES_MEMBERS
     if member[1] not in ("largest", "alive")
-)
+]
 _POLICY_CALLS: dict[str, Struct] = {
     "values": float_struct("ValuesCall", *_VALUES, *_CENTRAL),
     "update": float_struct(

@@ -27,7 +27,7 @@ from gpu_envs.training.engines.base import (
 from gpu_envs.training.engines.kernels import Linear, ParameterOffsets, layers_of, load_filled
 from gpu_envs.training.engines.ops import SUMS, float_struct
 from gpu_envs.training.engines.optimiser import Adam
-from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_rows
+from gpu_envs.training.engines.torch import CHOOSER, TorchQValues, chosen_observations
 from gpu_envs.training.engines.wide import GRADIENT, PACK, WideKernels, exceeded_limit
 from gpu_envs.training.engines.wide_programs import WideNetwork
 from gpu_envs.training.heads import Head
@@ -176,7 +176,7 @@ class FunctionQValues(TorchQValues):
         return q_values.squeeze(1)
 
     def gradient(self, minibatch: Minibatch, totals: Tensor) -> None:
-        q_values = self._q_values(self._scaled(chosen_rows(minibatch.observations, minibatch)))
+        q_values = self._q_values(self._scaled(chosen_observations(minibatch)))
         sums = q_values.new_empty((len(SUMS), len(q_values)))
         (grad_q,) = self._run_loss_kernel((q_values,), minibatch, sums)
         self._functions.backward(grad_q.unsqueeze(1))

@@ -172,9 +172,9 @@ class TorchPolicyNetworks(TorchNetworks, PolicyNetworks):
         size = self._chunk(count, minibatch.observations if seen is None else seen, minibatch.count // count)
         for first in range(0, count, size):
             piece = minibatch if size >= count else minibatch.sliced(slice(first, first + size))
-            observations = self._scaled(chosen_rows(piece.observations, piece))
+            observations = chosen_observations(piece)
             with self._computing(learning=True, grad=True):
-                outputs = tuple(output.float() for output in self._outputs_of(observations, piece))
+                outputs = tuple(output.float() for output in self._outputs_of(self._scaled(observations), piece))
             sums = outputs[0].new_empty((TOTALS, outputs[0].shape[0]))
             run = self._differentiate_loss if self._loss_in_torch else self._run_loss_kernel
             grad_outputs = run(tuple(map(plain, outputs)), piece, sums)
@@ -416,9 +416,9 @@ class TorchEngine(Engine):
         return kind(case, module, scale, optimiser)
 
 
-def chosen_rows(rows: Rows, minibatch: Minibatch) -> Rows:
-    """Returns the rows at a minibatch's ``indices``, with zeros for inactive agents, whose observations may be NaN."""
-    alive, indices = minibatch.samples.alive, minibatch.indices
+def chosen_observations(minibatch: Minibatch) -> Rows:
+    """Returns the observations at a minibatch's ``indices``, with zeros for inactive agents, whose rows may be NaN."""
+    rows, alive, indices = minibatch.observations, minibatch.samples.alive, minibatch.indices
     if indices is not None:
         rows = select_rows(rows, indices)
         alive = None if alive is None else alive.index_select(0, indices)

@@ -379,7 +379,7 @@ class HorizonEnv:
                 storage.params, storage.param_names = values, tuple(names)
 
     def _record_params(self, t: int) -> None:
-        """Record the values of parameters before step ``t``, if they are."""
+        """Record the values of parameters before step ``t``, if critics observe some."""
         storage = next(iter(self.storage.values()))
         if storage.params is not None:
             torch.stack([self.env.params[name] for name in storage.param_names], 1, out=storage.params[t])
